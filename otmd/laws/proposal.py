@@ -49,16 +49,6 @@ class ProposalLaw(DraftLaw):
             other._validate_support()
         return other
 
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        """Containment g of every prefix of an order of the tokens, at a single position, shape (V + 1,).
-
-        The order (V,) begins with the deterministic tokens. The default calls :meth:`position_containment`
-        for each prefix; a law with a faster way overrides it.
-        """
-        place = np.empty(order.size, np.int64)
-        place[order] = np.arange(order.size)
-        return np.array([self.position_containment(place < k) for k in range(order.size + 1)])
-
     def position_support(self) -> IntArray:
         return np.flatnonzero(self.draft_probs > 0)
 
@@ -82,15 +72,6 @@ class ProposalLaw(DraftLaw):
         """Raise ValueError if too few tokens have mass for the number of drafts."""
         if self.distinct:
             validate_distinct_support(self.draft_probs, self.num_drafts)
-
-
-def order_from(order: IntArray, first: IntArray) -> IntArray:
-    """Return the permutation with the tokens ``first`` moved to the front."""
-    if first.size == 0:
-        return order
-    later = np.ones(order.size, dtype=bool)
-    later[first] = False
-    return np.concatenate([first, order[later[order]]])
 
 
 def are_distinct(draft_tokens: IntArray) -> BoolArray:

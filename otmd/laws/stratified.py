@@ -115,15 +115,6 @@ class Stratified(ProposalLaw):
         _add_by_stratum(self.slots.number, self.slots.token_probs, subset, inside)
         return float(np.minimum(inside, 1.0).prod())
 
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        contained = np.ones(order.size + 1)
-        number, inclusion = self.slots.number[order], self.slots.token_probs[order]
-        contained[0] = 0.0
-        for j in range(self.num_drafts):
-            inside = np.where(number == j, inclusion, 0.0).cumsum()
-            contained[1:] *= np.minimum(inside, 1.0)
-        return contained
-
     def position_inclusion_probs(self) -> FloatArray:
         return self.slots.token_probs.copy()
 

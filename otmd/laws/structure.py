@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.laws.race.containment import ExponentialRace
-from otmd.probabilities import FloatArray, IntArray
+from otmd.laws.race.containment import ExponentialRace, add_tokens
+from otmd.probabilities import FloatArray, IntArray, accumulated
 
 
 @dataclass(eq=False)
@@ -107,6 +107,16 @@ class Slots:
         probs[self.tokens] = self.probs
         return probs
 
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :meth:`Structure.prefix_containment`; for disjoint distributions."""
+        contained = np.ones(order.size + 1)
+        for r, copies in enumerate(self.copies.tolist()):
+            probs = self.token_probs[order]
+            if not self.is_single:
+                probs = np.where(self.number[order] == r, probs, 0.0)
+            contained *= np.minimum(accumulated(probs), 1.0) ** copies
+        return contained
+
     @cached_property
     def _row(self) -> IntArray:
         return np.repeat(np.arange(self.copies.size), np.diff(self.starts))
@@ -139,6 +149,14 @@ class Race:
     def arrivals(self) -> ExponentialRace:
         """The exponential race of a single position, in which token i arrives at rate q_i."""
         return ExponentialRace(self.probs, self.num_drafts)
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """See :meth:`Structure.prefix_containment`."""
+        race, size = self.arrivals, order.size
+        sums, block = np.zeros((size, race.width)), np.empty_like(order)
+        block[order] = np.arange(size)
+        add_tokens(np.zeros(size), self.probs[order], np.arange(size), race.scale, sums)
+        return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def mass_left(self, drawn: IntArray) -> FloatArray:
         """1 − q(drawn) for rows of distinct tokens (T, k), without cancellation, shape (T,)."""
@@ -200,6 +218,30 @@ class Structure(NamedTuple):
         """The race, if all drafts are drawn without replacement and none is deterministic; else None."""
         random = self.random
         return random if isinstance(random, Race) and not self.deterministic.size else None
+
+    def random_probs(self, vocab_size: int) -> FloatArray | None:
+        """The distribution that a token is drawn from at random, q or that of its stratum, (V,).
+
+        0 everywhere if all drafts are deterministic; None if a token may be drawn from several.
+        """
+        random = self.random
+        if isinstance(random, Slots):
+            single = random.is_single or (
+                random.disjoint and random.num_drafts == random.copies.size
+            )
+            return random.token_probs if single else None
+        return random.probs if random is not None else np.zeros(vocab_size)
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
+        """Containment g of each prefix of the tokens in an order (V,), shape (V + 1,).
+
+        The order begins with the deterministic tokens, and :meth:`random_probs` is not None.
+        """
+        contained = np.ones(order.size + 1)
+        if self.random is not None and self.random.prefix_containment is not None:
+            contained = self.random.prefix_containment(order)
+        contained[: self.deterministic.size] = 0.0
+        return contained
 
     def random_target(self, target: FloatArray) -> FloatArray:
         """The target (V,) with 0 for the deterministic tokens."""

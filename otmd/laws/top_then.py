@@ -1,4 +1,4 @@
-"""The most likely tokens for certain, the other drafts by another law; greedy drafts and SpecHub's pairs."""
+"""The most likely tokens with probability 1, the other drafts by another law; SpecHub's pairs."""
 
 import copy
 from functools import cached_property
@@ -8,29 +8,47 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import largest_entries
-from otmd.laws.base import MOST_DRAFTS
+from otmd.laws.base import MOST_DRAFTS, DraftLaw
 from otmd.laws.conditional_poisson import ConditionalPoisson
 from otmd.laws.proposal import ProposalLaw, count_distinct, validate_distinct_support
 from otmd.laws.stratified import Stratified
-from otmd.laws.structure import Slots, Structure
+from otmd.laws.structure import Structure
 from otmd.laws.with_replacement import WithReplacement
 from otmd.laws.without_replacement import WithoutReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, wrong
+
+
+class _NoDrafts(DraftLaw):
+    """The law that draws nothing: what is left where all drafts are deterministic."""
+
+    num_drafts = 0
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def position_structure(self) -> Structure:
+        return Structure(np.empty(0, np.int64), None)
+
+    def position_support(self) -> IntArray:
+        return np.empty(0, np.int64)
+
+    def count_sets(self, merge: bool) -> tuple[int, int]:
+        return 1, 0
+
+    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+        return np.empty((count, 0), np.int64)
+
+    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        return np.ones(len(draft_tokens))
 
 
 class _TopThenRest(ProposalLaw):
     """The ``top`` most likely tokens in order, then the other drafts by the law ``rest``, renormalised."""
 
     top: int
-    rest: type[ProposalLaw]
+    rest: type[ProposalLaw] = WithReplacement
 
     def position_structure(self) -> Structure:
-        count = self.num_drafts - self.top
-        if count == 0:
-            return Structure(self.top_tokens, None)
-        if count == 1:
-            # Every law draws a single draft in the same way.
-            return Structure(self.top_tokens, Slots.single(self._other_probs, 1))
         return Structure(self.top_tokens, self._rest.position_structure().random)
 
     @cached_property
@@ -49,52 +67,40 @@ class _TopThenRest(ProposalLaw):
         return others / mass if mass > 0.0 else others
 
     @cached_property
-    def _rest(self) -> ProposalLaw:
-        """The law of the random drafts, of which there is at least one, at a single position."""
+    def _rest(self) -> ProposalLaw | _NoDrafts:
+        """The law of the random drafts at a single position."""
         count = self.num_drafts - self.top
+        if count == 0:
+            return _NoDrafts(self.vocab_size)
+        # Every law draws a single draft in the same way.
         return (self.rest if count > 1 else WithReplacement)(self._other_probs, count)
-
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        contained = np.ones(order.size + 1)
-        if self.top < self.num_drafts:
-            contained = self._rest.prefix_containment(order)
-        contained[: self.top] = 0.0
-        return contained
 
     def with_ties_as(self, draft_tokens: IntArray) -> Self:
         first = draft_tokens[: self.top]
         tied = (self.draft_probs[first] == self.draft_probs[self.top_tokens]).all()
         if not tied or np.unique(first).size < self.top:
             return self
-        other = copy.copy(self)
-        vars(other)["top_tokens"] = first
-        return other
+        law = copy.copy(self)
+        vars(law)["top_tokens"] = first
+        return law
 
     def count_sets(self, merge: bool) -> tuple[int, int] | None:
-        others = (1, 0) if self.top == self.num_drafts else self._rest.count_sets(merge)
+        others = self._rest.count_sets(merge)
         return None if others is None else (others[0], others[1] + self.top * others[0])
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         top = np.tile(self.top_tokens, (count, 1))
-        if self.top == self.num_drafts:
-            return top
         return np.hstack([top, self._rest.position_sample(rng, count)])
 
     def position_support(self) -> IntArray:
-        if self.top == self.num_drafts:
-            return np.sort(self.top_tokens)
-        return super().position_support()
+        return np.union1d(self.top_tokens, self._rest.position_support())
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
         begins = bool((draft_tokens[: self.top] == self.top_tokens).all())
-        return begins and (
-            self.top == self.num_drafts or self._rest.can_draw(draft_tokens[self.top :])
-        )
+        return begins and self._rest.can_draw(draft_tokens[self.top :])
 
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         begins = (draft_tokens[:, : self.top] == self.top_tokens).all(axis=-1)
-        if self.top == self.num_drafts:
-            return begins.astype(np.float64)
         return np.where(begins, self._rest.position_tuple_prob(draft_tokens[:, self.top :]), 0.0)
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
@@ -107,19 +113,16 @@ class _TopThenRest(ProposalLaw):
     def position_containment(self, subset: BoolArray) -> float:
         if not subset[self.top_tokens].all():
             return 0.0
-        return 1.0 if self.top == self.num_drafts else self._rest.position_containment(subset)
+        return self._rest.position_containment(subset)
 
     def position_inclusion_probs(self) -> FloatArray:
-        drafted = np.zeros(self.vocab_size)
-        if self.top < self.num_drafts:
-            drafted = self._rest.position_inclusion_probs()
+        drafted = self._rest.position_inclusion_probs()
         drafted[self.top_tokens] = 1.0
         return drafted
 
     def position_hit_rate(self, target: FloatArray) -> float:
-        top = float(target[self.top_tokens].sum())
         # The other law never draws the top tokens.
-        return top + self._rest.position_hit_rate(target) if self.top < self.num_drafts else top
+        return float(target[self.top_tokens].sum()) + self._rest.position_hit_rate(target)
 
     def _validate_count(self) -> None:
         if self.top > self.num_drafts:
@@ -171,7 +174,18 @@ class TopThen(_TopThenRest):
         super().__init__(draft_probs, num_drafts)
 
 
-class Greedy(_TopThenRest):
+class _TopFollows(_TopThenRest):
+    """All drafts but ``num_random`` are deterministic, whatever their number."""
+
+    num_random = 1
+
+    @property
+    def top(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """How many tokens are drafted with probability 1."""
+        return self.num_drafts - self.num_random
+
+
+class Greedy(_TopFollows):
     """The n − 1 most likely tokens Top, then one draft from the others (Hu et al. 2025, Section 5).
 
     α* = p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))).
@@ -182,15 +196,8 @@ class Greedy(_TopThenRest):
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     """
 
-    rest = WithReplacement
 
-    @property
-    def top(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many tokens are drafted with probability 1: n − 1."""
-        return self.num_drafts - 1
-
-
-class CertainTop(_TopThenRest):
+class CertainTop(_TopFollows):
     """The n most likely tokens, all deterministic, as in a tree of most likely tokens (Medusa, EAGLE).
 
     g(H) is 1 if H contains them all, else 0, and α* = p(Top).
@@ -201,15 +208,10 @@ class CertainTop(_TopThenRest):
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
     """
 
-    rest = WithReplacement
-
-    @property
-    def top(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many tokens are drafted with probability 1: n."""
-        return self.num_drafts
+    num_random = 0
 
 
-class Hub(_TopThenRest):
+class Hub(_TopFollows):
     """Two drafts, one of them the most likely token a (SpecHub, Sun et al. 2024).
 
     The pair (x, a) is drawn with probability q(x) and (a, x) with probability q(a)q(x)/(1 − q(a)), for
@@ -221,8 +223,6 @@ class Hub(_TopThenRest):
     draft_probs, num_drafts
         See :class:`WithReplacement`. A single token with mass, or another number than 2, is a ValueError.
     """
-
-    top, rest = 1, WithReplacement
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int = 2) -> None:
         super().__init__(draft_probs, num_drafts)
@@ -248,8 +248,8 @@ class Hub(_TopThenRest):
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         pairs = super().position_sample(rng, count)
-        other_first = rng.random(count) >= self.draft_probs[self.hub_token]
-        pairs[other_first] = pairs[other_first, ::-1]
+        token_first = rng.random(count) >= self.draft_probs[self.hub_token]
+        pairs[token_first] = pairs[token_first, ::-1]
         return pairs
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
@@ -259,9 +259,9 @@ class Hub(_TopThenRest):
     def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         q, hub = self.draft_probs, self.hub_token
         first, second = draft_tokens.T
-        other_first = np.where((second == hub) & (first != hub), q[first], 0.0)
-        given_other = super().position_tuple_prob(draft_tokens)
-        return other_first + q[hub] * given_other
+        token_first = np.where((second == hub) & (first != hub), q[first], 0.0)
+        given_hub = super().position_tuple_prob(draft_tokens)
+        return token_first + q[hub] * given_hub
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
         if prefix.size == 0:

@@ -10,7 +10,7 @@ from otmd.curve._kernels import inclusion_probs, sum_where
 from otmd.laws.base import draw_tokens
 from otmd.laws.proposal import ProposalLaw
 from otmd.laws.structure import Slots, Structure, all_random
-from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
+from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
 class WithReplacement(ProposalLaw):
@@ -62,9 +62,6 @@ class WithReplacement(ProposalLaw):
 
     def position_containment(self, subset: BoolArray) -> float:
         return min(sum_where(self.draft_probs, subset), 1.0) ** self.num_drafts
-
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        return np.minimum(accumulated(self.draft_probs[order]), 1.0) ** self.num_drafts
 
     def position_hit_rate(self, target: FloatArray) -> float:
         curve = RatioCurve.unchecked(target, self.draft_probs)

@@ -7,11 +7,10 @@ import numpy as np
 
 from otmd.curve._kernels import sum_where
 from otmd.laws.proposal import ProposalLaw, are_distinct, count_distinct
-from otmd.laws.race.containment import add_tokens
 from otmd.laws.race.inclusion import RaceInclusion
 from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.laws.structure import Race, Slots, Structure, all_random
-from otmd.probabilities import BoolArray, FloatArray, IntArray, accumulated
+from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
 class WithoutReplacement(ProposalLaw):
@@ -69,17 +68,6 @@ class WithoutReplacement(ProposalLaw):
 
     def position_containment(self, subset: BoolArray) -> float:
         return self.race.arrivals.containment(subset, self.num_drafts)
-
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        ordered, place = self.draft_probs[order], np.arange(order.size)
-        if self.num_drafts == 1:
-            return np.minimum(accumulated(ordered), 1.0)
-        race = self.race.arrivals
-        none, sums = np.zeros(order.size), np.zeros((order.size, race.width))
-        block = np.empty_like(order)
-        block[order] = place
-        add_tokens(none, ordered, place, race.scale, sums)
-        return race.contained(block[race.heavy], sums, [self.num_drafts])[0]
 
     def position_inclusion_probs(self) -> FloatArray:
         draft, num_drafts = self.draft_probs, self.num_drafts

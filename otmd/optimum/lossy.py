@@ -1,8 +1,9 @@
 """Lossy verification with a budget: the largest acceptance rate for a divergence from the target.
 
 Let K be the least concave function through (0, 0) and (1, 1) above all points (p(H), g(H)), and let s_y be
-p_y times the slope of K at y. Of all output laws with rate 1 − ℓ, p′_y = p_y · min(max(s_y/p_y, low), high)
-has the least f-divergence for every f, if Σ (s − high p)₊ = ℓ = Σ (low p − s)₊; see docs/theory_lossy.md.
+p_y times the slope of K at y. Of all distributions of the output with rate 1 − ℓ,
+p′_y = p_y · min(max(s_y/p_y, low), high) has the least f-divergence for every f, if
+Σ (s − high p)₊ = ℓ = Σ (low p − s)₊; see docs/theory_lossy.md.
 """
 
 from collections.abc import Callable
@@ -16,9 +17,8 @@ from scipy.special import kl_div
 from otmd.curve._kernels import SLACK, ratios_of
 from otmd.curve.ratio_curve import RatioCurve
 from otmd.kernel import kernel
-from otmd.laws import DraftLaw, Race, Slots, Structure, Table
+from otmd.laws import DraftLaw, Slots, Structure
 from otmd.laws.base import validate_law, validate_target
-from otmd.laws.proposal import ProposalLaw, order_from
 from otmd.optimum.acceptance import positions
 from otmd.optimum.stratified_cut import entry_times
 from otmd.probabilities import FloatArray, IntArray, accumulated, wrong, wrong_type
@@ -51,8 +51,8 @@ class LossyFrontier:
     ----------
     target : ndarray of float64, shape (…, V)
         p, known to be valid.
-    law : ProposalLaw
-        The law of the drafts, over the same vocabulary.
+    law : DraftLaw
+        The law of the drafts, over the same vocabulary, else ValueError for drafts of several distributions.
     divergence : str
         A name that :func:`lossy_frontier` knows.
 
@@ -62,24 +62,24 @@ class LossyFrontier:
         α*, the rate at no divergence.
     """
 
-    def __init__(self, target: FloatArray, law: ProposalLaw, divergence: str) -> None:
+    def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
         self.divergence = divergence
         self._size = law.vocab_size
         batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
         self._strings = np.empty(batch, dtype=object)
-        for index, p, own in positions(target, law):
-            self._strings[index] = _TautString(p, own, divergence)
+        for index, p, position in positions(target, law):
+            self._strings[index] = _TautString(p, position, divergence)
         self.lossless_rate = self._each(0.0, lambda string, _: 1.0 - string.lossless.loss)
 
     def rate_at(self, budget: ArrayLike) -> FloatArray | float:
-        """The largest acceptance rate of any rule whose output law is within the budget, a divergence from p.
+        """The largest acceptance rate of any rule whose output is within the budget, a divergence from p.
 
         Parameters
         ----------
         budget : array_like
             Numbers ≥ 0, or ≥ 1 for ``"leniency"``, else ValueError; broadcast against the leading axes.
         """
-        return self._each(self._budget(budget), lambda string, each: 1.0 - string.within(each).loss)
+        return self._each(self._budget(budget), lambda string, most: 1.0 - string.within(most).loss)
 
     def output_distribution(self, budget: ArrayLike) -> FloatArray:
         """Output distribution p′ (…, V) of least divergence at the rate that a budget allows.
@@ -105,7 +105,7 @@ class LossyFrontier:
             Numbers in [0, 1], else ValueError; broadcast against the leading axes.
         """
         given = _between("rate", rate, 0.0, 1.0)
-        return self._each(given, lambda string, each: string.cost(string.losing(1.0 - each)))
+        return self._each(given, lambda string, rate: string.cost(string.losing(1.0 - rate)))
 
     def _budget(self, budget: ArrayLike) -> FloatArray:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
@@ -129,7 +129,7 @@ def lossy_frontier(
     law : DraftLaw
         The law of the drafts, with one draft distribution: any but Independent and Joint.
     divergence : str
-        The divergence of the output law p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"``
+        The divergence of the output's distribution p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"``
         Σ p′ log(p′/p), ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"``
         max p′/p, the least γ with p′ ≤ γp.
 
@@ -149,8 +149,6 @@ def lossy_frontier(
     validate_law(law, target_probs)
     if divergence not in _PARTS:
         raise wrong("divergence", repr(divergence), f"one of {', '.join(_PARTS)}")
-    if not isinstance(law, ProposalLaw):
-        raise ValueError(f"law: got {law!r}, expected a law with one draft distribution")
     return LossyFrontier(validate_target(target_probs, law, copy=True), law, divergence)
 
 
@@ -164,7 +162,7 @@ class _Side:
     def __init__(self, p: FloatArray, mass: FloatArray, parts: FloatArray, join: np.ufunc) -> None:
         self.slope = _ratio(mass, p)
         self.p, self.mass = accumulated(p), accumulated(mass)
-        # What all but the first k pieces add to the divergence.
+        # All but the first k pieces add this to the divergence.
         self.rest = np.append(join.accumulate(parts[::-1])[::-1], 0.0)
         # The loss at which all pieces before a piece are levelled to its slope.
         before = self.p[:-1]
@@ -188,12 +186,17 @@ class _TautString:
     """The front of one position: a string of pieces, steepest first, each of tokens with one slope s/p."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, divergence: str) -> None:
-        assert isinstance(law, ProposalLaw)
-        self.target, self._part = target, _PARTS[divergence]
+        self.target = target
+        self._part = _PARTS[divergence]
         self._join, self._least = (np.maximum, 1.0) if divergence == "leniency" else (np.add, 0.0)
         structure = law.position_structure()
-        order = order_from(_order_of_corners(target, structure), structure.deterministic)
-        contained = law.prefix_containment(order)
+        probs = structure.random_probs(target.size)
+        if probs is None:
+            raise wrong("law", repr(law), "a law with one draft distribution")
+        corners = _order_of_corners(target, structure, probs)
+        later = corners[~np.isin(corners, structure.deterministic)]
+        order = np.append(structure.deterministic, later)
+        contained = structure.prefix_containment(order)
         contained[-1] = 1.0
         p, mass = target[order], np.diff(np.maximum.accumulate(contained.clip(0.0, 1.0)))
         first = np.empty(order.size, np.int64)
@@ -206,7 +209,11 @@ class _TautString:
         self._fresh = float(mass[0]) if np.isinf(self._slope[0]) else 0.0
         self._share = None
         if self._fresh:
-            self._share = _share(structure, np.flatnonzero(self._piece == 0), target.size)
+            fresh = np.flatnonzero(self._piece == 0)
+            # Deterministic tokens, if there are any, take it all: no other set is contained.
+            share = np.isin(fresh, structure.deterministic).astype(np.float64)
+            share = share if share.any() else probs[fresh]
+            self._share = fresh, share / share.sum()
         steep = np.count_nonzero(self._slope > 1.0)
         self._above = _Side(p[:steep], mass[:steep], parts[:steep], self._join)
         flat = p[steep:][::-1], mass[steep:][::-1], parts[steep:][::-1]
@@ -216,7 +223,7 @@ class _TautString:
         self.lossless = self._lowered(0.0)
 
     def output_distribution(self, point: _Point) -> FloatArray:
-        """The cheapest output law (V,) with the loss of a point."""
+        """The cheapest distribution (V,) of the output with the loss of a point."""
         if point.loss >= self.lossless.loss:
             return self.target.copy()
         slope, (raised, mass) = self._slope.copy(), self._raised(point.loss)
@@ -233,7 +240,7 @@ class _TautString:
         return output / output.sum()
 
     def cost(self, point: _Point) -> float:
-        """The least divergence of an output law with the loss of a point."""
+        """The least divergence of an output with the loss of a point."""
         if point.loss >= self.lossless.loss:
             return self._least
         raised, mass = self._raised(point.loss)
@@ -285,18 +292,18 @@ class _TautString:
         return count, float(self._below.mass[count]) + loss
 
 
-def _order_of_corners(target: FloatArray, structure: Structure) -> IntArray:
+def _order_of_corners(target: FloatArray, structure: Structure, probs: FloatArray) -> IntArray:
     """The tokens (V,) in an order of which every corner of K is a prefix; deterministic ones are anywhere."""
     strata = structure.random
     if not isinstance(strata, Slots) or strata.is_single:
-        return RatioCurve.unchecked(target, _random_probs(structure, target.size)).order
+        return RatioCurve.unchecked(target, probs).order
     ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
     for first, end in pairwise(strata.starts):
-        own = strata.tokens[first:end]
-        ratio = ratios_of(target, strata.token_probs, own)
+        tokens = strata.tokens[first:end]
+        ratio = ratios_of(target, probs, tokens)
         ascending = np.argsort(ratio)
-        ordered[first:end] = own = own[ascending]
-        entry[first:end] = entry_times(ratio[ascending], strata.token_probs[own])
+        ordered[first:end] = tokens[ascending]
+        entry[first:end] = entry_times(ratio[ascending], probs[ordered[first:end]])
     # Stable: tokens of one stratum that enter together stay in their order.
     return ordered[np.argsort(entry, kind="stable")]
 
@@ -311,27 +318,6 @@ def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArr
     if not ((given >= least) & (given <= most)).all():
         raise wrong(name, repr(value), f"numbers in [{least:g}, {most:g}]")
     return given
-
-
-def _random_probs(structure: Structure, vocab_size: int) -> FloatArray:
-    """The distribution that each token is drawn from at random, shape (V,): q, or q_j of its stratum."""
-    random = structure.random
-    if isinstance(random, Slots):
-        return random.token_probs
-    if isinstance(random, Race | Table) and random.probs is not None:
-        return random.probs
-    return np.zeros(vocab_size)
-
-
-def _share(structure: Structure, tokens: IntArray, vocab_size: int) -> tuple[IntArray, FloatArray]:
-    """The shares of an output mass for tokens with p = 0, by how they are drafted.
-
-    Deterministic tokens, if there are any, are among them and take it all: no other set is contained.
-    """
-    share = np.isin(tokens, structure.deterministic).astype(np.float64)
-    if not share.any():
-        share = _random_probs(structure, vocab_size)[tokens]
-    return tokens, share / share.sum()
 
 
 @kernel(error_model="numpy")

@@ -87,9 +87,10 @@ def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
             return
     elif method == "prefix_containment":
         if isinstance(drafts, ProposalLaw) and not drafts.batch_shape:
-            forced = drafts.position_structure().deterministic.tolist()
+            structure = drafts.position_structure()
+            forced = structure.deterministic.tolist()
             others = [token for token in range(drafts.vocab_size) if token not in forced]
-            found = drafts.prefix_containment(np.array(forced + others))
+            found = structure.prefix_containment(np.array(forced + others))
             assert ((found >= 0) & (found <= 1)).all()
     elif method in ("tuple_prob", "containment"):
         given = (

@@ -11,7 +11,6 @@ import pytest
 from scipy.special import kl_div
 
 import otmd
-from otmd.laws import ProposalLaw
 from otmd.optimum import exact
 
 DIVERGENCES = {
@@ -52,10 +51,12 @@ def pairs(count: int, seed: int):
 def test_prefixes_are_contained_as_they_are_one_by_one(name):
     for p, q in pairs(4, 9):
         law = LAWS[name](q)
-        forced = law.position_structure().deterministic
-        order = np.append(forced, np.setdiff1d(np.argsort(p), forced)).astype(np.int64)
-        one_by_one = ProposalLaw.prefix_containment(law, order)
-        assert law.prefix_containment(order) == pytest.approx(one_by_one, abs=1e-13)
+        structure = law.position_structure()
+        first = structure.deterministic
+        order = np.append(first, np.setdiff1d(np.argsort(p), first)).astype(np.int64)
+        rank = order.argsort()
+        one_by_one = [law.containment(rank < k) for k in range(order.size + 1)]
+        assert structure.prefix_containment(order) == pytest.approx(one_by_one, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", LAWS)
