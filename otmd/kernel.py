@@ -112,7 +112,7 @@ def every_kernel_compiled() -> AbstractContextManager[None]:
 
 
 def _size(arguments: tuple[Any, ...]) -> int:
-    """How many numbers the arrays among the arguments hold."""
+    """The count of numbers in the arrays among the arguments."""
     numbers = 0
     for value in arguments:
         if isinstance(value, np.ndarray):
@@ -143,7 +143,7 @@ def _waiting_is_explained() -> Iterator[None]:
 
 
 def num_threads() -> int:
-    """How many threads Numba would use. They are not started, since that would change torch's number."""
+    """The number of Numba's threads. They are not started, since that would change torch's number."""
     try:
         threading_layer()
     except ValueError:

@@ -28,7 +28,7 @@ import sweep_script
 
 import otmd
 from otmd.laws import Slots
-from otmd.laws.stratified import _likeliest_first, _starts
+from otmd.laws.stratified import _most_likely_first, _starts
 from otmd.models import Prompt, load_draft, load_prompts, load_target
 from otmd.models.collection import held_out_corpus
 from otmd.models.continuations import continuations
@@ -185,7 +185,7 @@ def _parameters(given: dict[str, float]) -> Iterator[tuple[str, float]]:
 
 def rates(target: FloatArray, draft: FloatArray, slow: bool, temperature: float) -> Rates:
     """Everything that is measured at a position: law, rule, number of drafts, parameters and rate."""
-    order = _likeliest_first(draft)
+    order = _most_likely_first(draft)
     ordered = Ordered(target[order], draft[order], int(np.count_nonzero(draft)))
     yield from _independent(*ordered[:2])
     yield from _stratified_grid(ordered)

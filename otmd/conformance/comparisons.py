@@ -38,5 +38,7 @@ def follows(what: str, seen: IntArray, probs: FloatArray, rng: np.random.Generat
         )
     p_value = exact_p_value(seen[possible], probs[possible], FALSE_ALARM, rng=rng)
     if p_value <= FALSE_ALARM:
-        told = f"{(seen.sum() * probs).tolist()}; p-value {p_value:.1e}, alarm at {FALSE_ALARM:g}"
-        raise AssertionError(f"{what}: got counts {seen.tolist()}, expected {told}")
+        expected = (
+            f"{(seen.sum() * probs).tolist()}; p-value {p_value:.1e}, alarm at {FALSE_ALARM:g}"
+        )
+        raise AssertionError(f"{what}: got counts {seen.tolist()}, expected {expected}")

@@ -222,9 +222,9 @@ def _check_copies(law: DraftLaw) -> None:
         "pickle": pickle.loads(pickle.dumps(law)),
         "with_num_drafts(its own number)": law.with_num_drafts(law.num_drafts),
     }
-    for name, other in copies.items():
-        agree(f"the {name} of {law!r}: its tuples", other.enumerate()[0], tuples, 0)
-        agree(f"the {name} of {law!r}: its probabilities", other.enumerate()[1], probs, 0)
+    for name, copied in copies.items():
+        agree(f"the {name} of {law!r}: its tuples", copied.enumerate()[0], tuples, 0)
+        agree(f"the {name} of {law!r}: its probabilities", copied.enumerate()[1], probs, 0)
 
 
 def smaller_laws(law: DraftLaw) -> list[DraftLaw]:

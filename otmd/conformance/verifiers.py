@@ -201,8 +201,8 @@ def _check_decisions(
     low, high = map(float, verifier.acceptance_bounds(target, law))
     accepted = audit.acceptance
     if accepted.low > high + SAME_RATE or accepted.high < low - SAME_RATE:
-        found = f"an acceptance rate between {accepted.low:.6f} and {accepted.high:.6f}"
-        raise AssertionError(f"{where}: got {found}, expected one in [{low:.6f}, {high:.6f}]")
+        given = f"an acceptance rate between {accepted.low:.6f} and {accepted.high:.6f}"
+        raise AssertionError(f"{where}: got {given}, expected one in [{low:.6f}, {high:.6f}]")
     tokens = law.sample((2, 10), rng=rng)
     verdict = verifier.verify(target, law, tokens, rng=rng)
     agree(f"shape of the tokens of {where}", np.shape(verdict.token), (2, 10), 0)

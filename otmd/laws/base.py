@@ -96,9 +96,9 @@ class DraftLaw(ABC):
 
     def __copy__(self) -> Self:
         # Copies are made to be changed, so cached values are left out.
-        other = type(self).__new__(type(self))
-        vars(other).update(self.definition())
-        return other
+        copied = type(self).__new__(type(self))
+        vars(copied).update(self.definition())
+        return copied
 
     def definition(self) -> dict[str, Any]:
         """The attributes that define the law, by name: neither those that begin with _ nor cached values."""
@@ -131,7 +131,7 @@ class DraftLaw(ABC):
         return np.arange(self.vocab_size)
 
     def count_sets(self, merge: bool) -> tuple[int, int] | None:
-        """How many sets of drafts have positive probability at a single position, and the sum of their sizes.
+        """The number of sets of drafts with positive probability at a position, and the sum of their sizes.
 
         With ``merge``, tuples of the same tokens are one set; without it, each tuple counts. The result is
         None where there is no closed form.
@@ -192,8 +192,8 @@ class DraftLaw(ABC):
         """Return the law of the same family that draws ``num_drafts`` tokens."""
         if validate_count("num_drafts", num_drafts) != self.num_drafts:
             kind = type(self).__name__
-            wanted = f"{self.num_drafts}: {kind} is not defined for another number of drafts"
-            raise wrong("num_drafts", num_drafts, wanted)
+            expected = f"{self.num_drafts}: {kind} is not defined for another number of drafts"
+            raise wrong("num_drafts", num_drafts, expected)
         return self
 
     def sample(self, size: int | tuple[int, ...] | None = None, *, rng: RngLike) -> IntArray:
@@ -231,8 +231,8 @@ class DraftLaw(ABC):
             return self.position_tuple_prob(flat).reshape(shape)
         checked, probs = np.broadcast_to(checked, (*shape, self.num_drafts)), np.empty(shape)
         for index in np.ndindex(shape):
-            own = self[broadcast_index(index, self.batch_shape)]
-            probs[index] = own.position_tuple_prob(checked[index][None])[0]
+            position = self[broadcast_index(index, self.batch_shape)]
+            probs[index] = position.position_tuple_prob(checked[index][None])[0]
         return probs
 
     def next_draft_probs(self, prefix: Sequence[int]) -> FloatArray:
@@ -341,8 +341,8 @@ class DraftLaw(ABC):
         if array.ndim == 0 or array.shape[-1] != self.num_drafts:
             raise wrong(name, f"shape {array.shape}", expected)
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
-            wanted = f"ids in [0, {self.vocab_size})"
-            raise wrong(name, f"ids from {array.min()} to {array.max()}", wanted)
+            allowed = f"ids in [0, {self.vocab_size})"
+            raise wrong(name, f"ids from {array.min()} to {array.max()}", allowed)
         return array.astype(np.int64)
 
 

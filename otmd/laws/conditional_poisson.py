@@ -39,7 +39,7 @@ class ConditionalPoisson(ProposalLaw):
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
-        contained = prefix_chances(absent[order], present[order], self.num_drafts)
+        contained = prefix_probs(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)
 
     def count_sets(self, merge: bool) -> tuple[int, int]:
@@ -89,7 +89,7 @@ class ConditionalPoisson(ProposalLaw):
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (prefix_chances(*self._events(), self.num_drafts)[-1] * orders)
+        return np.exp(log_prob) / (prefix_probs(*self._events(), self.num_drafts)[-1] * orders)
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
         left, count = self.mass_after(prefix), self.num_drafts - prefix.size
@@ -100,12 +100,12 @@ class ConditionalPoisson(ProposalLaw):
 
     def position_inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
-        others = chances_of_others(absent, present, self.num_drafts - 1)
-        exactly = prefix_chances(absent, present, self.num_drafts)[-1]
+        others = probs_of_others(absent, present, self.num_drafts - 1)
+        exactly = prefix_probs(absent, present, self.num_drafts)[-1]
         return np.minimum(present * others / exactly, 1.0)
 
 
-def chances_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
+def probs_of_others(absent: FloatArray, present: FloatArray, count: int) -> FloatArray:
     """P(``count`` of the events other than y occur) for each event y, shape (V,)."""
     after = counts_from(absent, present, count + 1)[1:]
     before = counts_from(absent[::-1].copy(), present[::-1].copy(), count + 1)[:0:-1]
@@ -132,18 +132,18 @@ def counts_from(absent, present, size):
 
 
 @kernel()
-def prefix_chances(absent, present, count):
+def prefix_probs(absent, present, count):
     """P(``count`` of the first k events occur and none of the others) for each k, shape (V + 1,)."""
-    chances = np.ones(absent.size + 1)
+    probs = np.ones(absent.size + 1)
     for k in range(absent.size - 1, -1, -1):
-        chances[k] = chances[k + 1] * absent[k]
+        probs[k] = probs[k + 1] * absent[k]
     counts = np.zeros(count + 1)
     counts[0] = 1.0
-    chances[0] *= counts[count]
+    probs[0] *= counts[count]
     for k in range(absent.size):
         _count_one_more(counts, absent[k], present[k])
-        chances[k + 1] *= counts[count]
-    return chances
+        probs[k + 1] *= counts[count]
+    return probs
 
 
 @kernel()
@@ -151,8 +151,8 @@ def fill_conditional_draw(present, counts_after, uniforms, out):
     """Draw a set of n events, from counts_after[i, m] = P(m of the events i, i + 1, … occur)."""
     left, i = out.size, 0
     while left > 0 and i < present.size:
-        chance = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
-        if uniforms[i] < chance:
+        prob = present[i] * counts_after[i + 1, left - 1] / counts_after[i, left]
+        if uniforms[i] < prob:
             out[out.size - left] = i
             left -= 1
         i += 1

@@ -67,7 +67,7 @@ class Independent(DraftLaw):
         # are in equally many tuples, so they are counted together.
         patterns, uses = np.unique(has_mass, axis=1, return_counts=True)
         for able, count in zip(patterns.T.astype(int).tolist(), uses.tolist(), strict=True):
-            others = (size - one for size, one in zip(supports, able, strict=True))
+            others = (size - has for size, has in zip(supports, able, strict=True))
             arcs += count * (tuples - prod(others))
         return tuples, arcs
 

@@ -41,13 +41,13 @@ class ProposalLaw(DraftLaw):
         return at_positions(self, index, own_axes=1)
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        other = self if num_drafts == self.num_drafts else copy.copy(self)
-        other.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
-        other._validate_count()
+        law = self if num_drafts == self.num_drafts else copy.copy(self)
+        law.num_drafts = validate_count("num_drafts", num_drafts, maximum=MOST_DRAFTS)
+        law._validate_count()
         # The support was large enough for the drafts so far, so it is for fewer.
-        if other.num_drafts > self.num_drafts:
-            other._validate_support()
-        return other
+        if law.num_drafts > self.num_drafts:
+            law._validate_support()
+        return law
 
     def position_support(self) -> IntArray:
         return np.flatnonzero(self.draft_probs > 0)

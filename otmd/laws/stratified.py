@@ -20,7 +20,7 @@ class Stratified(ProposalLaw):
 
     The tokens in descending order of q, ties by id, are cut into n strata of equal weight. The weight of a
     token is q^β. While the next token has at least an equal share of the weight that is not yet in a
-    stratum, it is a stratum of its own. Draft j is drawn from stratum G_j, the likeliest tokens first, with
+    stratum, it is a stratum of its own. Draft j is drawn from stratum G_j, the most likely tokens first, with
     probability q_j(y) = q(y)^β/Σ_{x∈G_j} q(x)^β. So drafts are distinct and independent.
 
     Let β = 1. With n = 1 this is a single draft from q. With n = 2, equal shares, and a token that has more
@@ -33,7 +33,7 @@ class Stratified(ProposalLaw):
     sharpness : float
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
-        The weights of the strata, the likeliest tokens first: positive, of any sum; equal by default.
+        The weights of the strata, the most likely tokens first: positive, of any sum; equal by default.
     """
 
     distinct = True
@@ -77,7 +77,7 @@ class Stratified(ProposalLaw):
         if num_strata == 1:
             weights = (q / q.max()) ** self.sharpness
             return Slots.single(weights / weights.sum(), 1)
-        order = _likeliest_first(q)
+        order = _most_likely_first(q)
         shares = np.ones(num_strata) if self.shares is None else self.shares
         starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
         number = np.empty(q.size, np.int16)
@@ -130,7 +130,7 @@ def _add_by_stratum(number, inclusion, subset, sums):
         sums[np.uint64(number[y])] += inclusion[y] if subset[y] else 0.0
 
 
-def _likeliest_first(probs: FloatArray) -> IntArray:
+def _most_likely_first(probs: FloatArray) -> IntArray:
     """The tokens by probability (V,) descending, ties to the lowest id."""
     order = np.argsort(-probs)
     ordered = probs[order]

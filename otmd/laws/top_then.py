@@ -181,7 +181,7 @@ class _TopFollows(_TopThenRest):
 
     @property
     def top(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """How many tokens are drafted with probability 1."""
+        """The number of tokens that are drafted with probability 1."""
         return self.num_drafts - self.num_random
 
 

@@ -102,16 +102,19 @@ def draw_distinct(cumulative: FloatArray, uniforms: FloatArray) -> IntArray:
     drawn = np.empty(uniforms.shape, np.int64)
     edge = np.zeros((len(uniforms), 1), np.int64)
     for i, uniform in enumerate(uniforms.T):
-        taken = np.sort(drawn[:, :i], axis=-1)
-        starts, ends = np.hstack([edge, taken + 1]), np.hstack([taken, edge + cumulative.size])
+        before_it = np.sort(drawn[:, :i], axis=-1)
+        starts, ends = (
+            np.hstack([edge, before_it + 1]),
+            np.hstack([before_it, edge + cumulative.size]),
+        )
         gaps = (before[ends] - before[starts]).cumsum(axis=-1)
         total = gaps[:, -1:]
         # A number that is rounded up to the total belongs to the last index with mass in the last such gap.
-        wanted = uniform[:, None] * total
-        place = np.minimum((gaps <= wanted).sum(axis=-1), (gaps < total).sum(axis=-1))[:, None]
-        start, end = (np.take_along_axis(each, place, axis=-1)[:, 0] for each in (starts, ends))
+        mass_before = uniform[:, None] * total
+        place = np.minimum((gaps <= mass_before).sum(axis=-1), (gaps < total).sum(axis=-1))[:, None]
+        start, end = (np.take_along_axis(ends, place, axis=-1)[:, 0] for ends in (starts, ends))
         outside = np.take_along_axis(np.hstack([0.0 * total, gaps]), place, axis=-1)
-        mass, index = before[start] + (wanted - outside)[:, 0], np.empty(len(uniforms), int)
+        mass, index = before[start] + (mass_before - outside)[:, 0], np.empty(len(uniforms), int)
         # Searching for ascending numbers is faster.
         order = np.argsort(mass)
         index[order] = np.searchsorted(cumulative, mass[order], side="right")

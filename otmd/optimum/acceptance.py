@@ -134,7 +134,7 @@ def optimal_rates(
 
 
 def from_one_distribution(laws: Sequence[laws.DraftLaw]) -> laws.Slots | laws.Race | None:
-    """How the largest of the laws draws, if all draw every draft from the same q at random; else None."""
+    """The draws of the largest of the laws, if all draw every draft from the same q at random; else None."""
     structures = [law.shared_structure() for law in laws]
     kinds = [shared and (shared.single or shared.race) for shared in structures]
     last = kinds[-1]

@@ -287,7 +287,7 @@ class _TautString:
         return _Point(count, float(kept), max(0.0, float(self._above.mass[count] - kept)))
 
     def _raised(self, loss: float) -> tuple[int, float]:
-        """How many of the flattest pieces a loss raises to one slope, and their mass with it."""
+        """The number of the flattest pieces that a loss raises to one slope, and their mass with it."""
         count = self._below.levelled_by(loss)
         return count, float(self._below.mass[count]) + loss
 

@@ -128,11 +128,11 @@ def _label(graph, flow, supply, demand, level, threshold):
         node = queue[head]
         head += 1
         for arc in arcs[begins[node] : begins[node + 1]]:
-            other = heads[arc] if node < num_sets else sets[arc]
-            if level[other] < 0 and (node < num_sets or flow[arc] > threshold):
-                level[other], queue[tail] = level[node] + 1, other
+            end = heads[arc] if node < num_sets else sets[arc]
+            if level[end] < 0 and (node < num_sets or flow[arc] > threshold):
+                level[end], queue[tail] = level[node] + 1, end
                 tail += 1
-                reached = reached or (node < num_sets and demand[other - num_sets] > threshold)
+                reached = reached or (node < num_sets and demand[end - num_sets] > threshold)
     return reached
 
 
@@ -150,10 +150,10 @@ def _block(graph, flow, supply, demand, level):
                 _augment(path[:length], flow, supply, demand, source, node - num_sets)
                 node, length = source, 0
                 continue
-            other = _advance(graph, flow, level, current, node, num_sets)
-            if other >= 0:
+            end = _advance(graph, flow, level, current, node, num_sets)
+            if end >= 0:
                 path[length] = arcs[current[node]]
-                node, length = other, length + 1
+                node, length = end, length + 1
             elif length == 0:
                 break
             else:
@@ -170,9 +170,9 @@ def _advance(graph, flow, level, current, node, num_sets):
     begins, arcs, sets, heads = graph
     while current[node] < begins[node + 1]:
         arc = arcs[current[node]]
-        other = heads[arc] if node < num_sets else sets[arc]
-        if level[other] == level[node] + 1 and (node < num_sets or flow[arc] > 0.0):
-            return other
+        end = heads[arc] if node < num_sets else sets[arc]
+        if level[end] == level[node] + 1 and (node < num_sets or flow[arc] > 0.0):
+            return end
         current[node] += 1
     return -1
 

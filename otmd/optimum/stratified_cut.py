@@ -61,11 +61,11 @@ def stratified_cut(target: FloatArray, slots: Slots) -> StratifiedCut:
     ]
     while True:
         sizes, ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])
-        if not any(own.any() for own in unsure):
+        if not any(blocks.any() for blocks in unsure):
             break
-        for curve, own in zip(curves, unsure, strict=True):
-            if own.any():
-                curve.blocks = curve.split(own)
+        for curve, blocks in zip(curves, unsure, strict=True):
+            if blocks.any():
+                curve.blocks = curve.split(blocks)
     return StratifiedCut(curves, sizes, ends, value)
 
 
@@ -77,7 +77,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     """
     starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
     low, single, sums = (
-        np.concatenate(each) for each in zip(*(x[:3] for x in blocks), strict=True)
+        np.concatenate(parts) for parts in zip(*(x[:3] for x in blocks), strict=True)
     )
     ends, edges, single = _ends_of(low, single, sums, starts)
     lowest = np.empty(edges.size)
@@ -154,31 +154,34 @@ def scan(ends, copies, lowest):
     Fills ``lowest`` (E,), the least value that the scan meets while a curve is at each end. Returns the ends
     (R,) of the first prefixes whose value is the least, up to rounding.
     """
-    here, entry = ends.starts[:-1].copy(), np.zeros(copies.size)
-    best, best_value, least = here.copy(), np.inf, np.inf
+    at = ends.starts[:-1].copy()
+    entry = np.zeros(copies.size)
+    best = at.copy()
+    best_value = np.inf
+    least = np.inf
     for k in range(lowest.size):
         lowest[k] = np.inf
     for r in range(copies.size):
-        entry[r] = _entry(ends, here[r], ends.starts[r + 1], copies[r])
+        entry[r] = _entry(ends, at[r], ends.starts[r + 1], copies[r])
     while True:
         target, contained, following = 0.0, 1.0, -1
         for r in range(copies.size):
-            target += ends.target[here[r]]
-            contained *= power(min(ends.draft[here[r]], 1.0), copies[r])
+            target += ends.target[at[r]]
+            contained *= power(min(ends.draft[at[r]], 1.0), copies[r])
             if entry[r] < np.inf and (following < 0 or entry[r] < entry[following]):
                 following = r
         value = target - contained
         least = min(least, value)
         better = best_value > least + SLACK
         for r in range(copies.size):
-            lowest[here[r]] = min(lowest[here[r]], value)
-            best[r] = here[r] if better else best[r]
+            lowest[at[r]] = min(lowest[at[r]], value)
+            best[r] = at[r] if better else best[r]
         best_value = value if better else best_value
         if following < 0:
             return best
-        here[following] += 1
+        at[following] += 1
         entry[following] = _entry(
-            ends, here[following], ends.starts[following + 1], copies[following]
+            ends, at[following], ends.starts[following + 1], copies[following]
         )
 
 

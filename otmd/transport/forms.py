@@ -174,7 +174,7 @@ def validate_form(form: str) -> None:
 
 
 def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
-    """How large the program of a form is, without building it.
+    """The size of the program of a form, without building it.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _require_fits(problem: Shaped, form: str, max_bytes: float, listable: bool =
     size, advice = program_size(problem, form), "no form fits"
     if size.fits(max_bytes):
         return
-    fitting = [other for other in FORMS if program_size(problem, other).fits(max_bytes)]
+    fitting = [name for name in FORMS if program_size(problem, name).fits(max_bytes)]
     if not listable:
         advice += ", as the law has too many tuples to list; optimal_acceptance lists none"
     elif fitting:

@@ -15,7 +15,7 @@ _MOST_NONZEROS = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProgramSize:
-    """How large a program is, known before it is built.
+    """The size of a program, known before it is built.
 
     Attributes
     ----------
