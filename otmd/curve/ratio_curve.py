@@ -118,10 +118,6 @@ class RatioCurve:
         values = wider._filled(_kernels.fill_hockey_sticks, (scales,), 1)[0].reshape(shape)
         return values if shape else float(values)
 
-    def maximal_coupling_rate(self) -> FloatArray | float:
-        """Σ min(p, q) = 1 − W(1), the best rate of a single draft (Leviathan et al. 2023)."""
-        return 1.0 - self.hockey_stick(1.0)
-
     def recursive_rejection_chain(self, num_drafts: int) -> tuple[FloatArray, FloatArray]:
         """The chain of recursive rejection with replacement: C_1 = 0, C_{k+1} = C_k + W(C_k).
 

@@ -103,14 +103,14 @@ def test_leading_axes(shape: tuple[int, ...]) -> None:
     many = [curve.hockey_stick(np.full((2, *shape), 0.7)), curve.k_sequential_scale(3)]
     many += [getattr(curve, name)(3) for name in RATES]
     assert np.shape(many[0]) == (2, *shape)
-    assert np.shape(many[1]) == np.shape(curve.maximal_coupling_rate()) == shape
+    assert np.shape(many[1]) == shape
     for index in np.ndindex(shape):
         alone = otmd.RatioCurve(p[index], q)
         one = [alone.hockey_stick([0.7, 0.7]), alone.k_sequential_scale(3)]
         one += [getattr(alone, name)(3) for name in RATES]
-        np.testing.assert_array_equal(many[0][(slice(None), *index)], one[0])
+        np.testing.assert_allclose(many[0][(slice(None), *index)], one[0], rtol=1e-14)
         for got, want in zip(many[1:], one[1:], strict=True):
-            np.testing.assert_array_equal(got[index], want)
+            np.testing.assert_allclose(got[index], want, rtol=1e-14)
 
 
 def test_ratios_that_overflow_are_below_those_of_tokens_never_drafted() -> None:

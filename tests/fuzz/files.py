@@ -21,23 +21,13 @@ from fuzz.choices import Choices
 NUMBERS = ("1e999", "-1e999", "NaN", "-0", "1e-400", "9" * 25, "9" * 5000, "[" * 2000, "{}", '"a"')
 DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "U8", "I8", "C64", "", 3, None)
 COLUMNS = (
-    pa.list_(pa.float64()),
-    pa.list_(pa.float32()),
-    pa.list_(pa.float16()),
+    *map(pa.list_, (pa.float64(), pa.float32(), pa.float16())),
     pa.large_list(pa.int32()),
     pa.list_(pa.float64(), 2),
-    pa.int64(),
-    pa.float64(),
-    pa.string(),
+    *(pa.int64(), pa.float64(), pa.string(), pa.null(), pa.bool_(), pa.uint64()),
     pa.dictionary(pa.int32(), pa.string()),
-    pa.null(),
-    pa.bool_(),
-    pa.list_(pa.list_(pa.float64())),
-    pa.list_(pa.string()),
-    pa.decimal128(20, 2),
-    pa.timestamp("s"),
-    pa.struct([("a", pa.int32())]),
-    pa.uint64(),
+    *map(pa.list_, (pa.list_(pa.float64()), pa.string())),
+    *(pa.decimal128(20, 2), pa.timestamp("s"), pa.struct([("a", pa.int32())])),
 )
 
 

@@ -10,15 +10,9 @@ from otmd.laws import ProposalLaw
 
 MOST_TUPLES = 2000
 METHODS = (
-    "sample",
-    "tuple_prob",
-    "containment",
-    "inclusion_probs",
-    "enumerate",
-    "with_num_drafts",
-    "index",
+    "sample", "tuple_prob", "containment", "inclusion_probs", "enumerate", "with_num_drafts", "index",
     "prefix_containment",
-)
+)  # fmt: skip
 
 
 def one_input(data: bytes) -> None:
@@ -60,14 +54,10 @@ def any_law(choices: Choices) -> otmd.DraftLaw:
         known = type(count) is int and 0 < count < 5 and choices.often()
         shares = choices.masses(count) if known else None
         return otmd.Stratified(masses, count, sharpness, _or_any(shares, choices))
-    single = (
-        otmd.WithReplacement,
-        otmd.WithoutReplacement,
-        otmd.ConditionalPoisson,
-        otmd.Greedy,
-        otmd.Hub,
+    laws = otmd.WithReplacement, otmd.WithoutReplacement, otmd.ConditionalPoisson
+    return (*laws, otmd.Greedy, otmd.Hub)[kind](
+        masses, 2 if kind == 4 and choices.often() else count
     )
-    return single[kind](masses, 2 if kind == 4 and choices.often() else count)
 
 
 def _or_any(value: object, choices: Choices) -> object:
@@ -88,18 +78,17 @@ def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
     elif method == "prefix_containment":
         if isinstance(drafts, ProposalLaw) and not drafts.batch_shape:
             structure = drafts.position_structure()
-            forced = structure.deterministic.tolist()
-            others = [token for token in range(drafts.vocab_size) if token not in forced]
-            found = structure.prefix_containment(np.array(forced + others))
-            assert ((found >= 0) & (found <= 1)).all()
+            first = structure.deterministic
+            others = np.setdiff1d(np.arange(drafts.vocab_size), first)
+            contained = structure.prefix_containment(np.append(first, others))
+            assert ((contained >= 0) & (contained <= 1)).all()
     elif method in ("tuple_prob", "containment"):
-        given = (
-            np.ones(drafts.vocab_size, bool)
-            if method == "containment"
-            else np.zeros((2, drafts.num_drafts), int)
-        )
-        found = getattr(drafts, method)(_or_any(given, choices))
-        assert ((np.asarray(found) >= 0) & (np.asarray(found) <= 1 + 1e-12)).all()
+        size, kind = {
+            "containment": (drafts.vocab_size, bool),
+            "tuple_prob": ((2, drafts.num_drafts), int),
+        }[method]
+        probs = np.asarray(getattr(drafts, method)(_or_any(np.zeros(size, kind), choices)))
+        assert ((probs >= 0) & (probs <= 1 + 1e-12)).all()
     elif method == "with_num_drafts":
         drafts.with_num_drafts(choices.value())
     else:

@@ -8,16 +8,9 @@ import otmd
 from fuzz.choices import Choices
 from fuzz.laws import any_law
 from otmd.probabilities import validate_probs
+from otmd.registry import VERIFIERS
 
-RULES = (
-    otmd.Preference,
-    otmd.RecursiveRejection,
-    otmd.KSequential,
-    otmd.SpecHub,
-    otmd.Preference,
-    otmd.TargetOnly,
-    otmd.Optimal,
-)
+RULES = [entry.load() for entry in VERIFIERS.values() if not entry.coupling]
 
 
 def one_input(data: bytes) -> None:

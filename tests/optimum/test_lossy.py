@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -234,26 +233,6 @@ def test_a_verifier_attains_it_and_emits_the_output_law():
     assert attained == pytest.approx(front.rate_at(0.01), abs=1e-8)
     assert attained > front.lossless_rate
     assert otmd.Optimal().output_distribution(output, law) == pytest.approx(output, abs=1e-12)
-
-
-def test_the_front_is_monotone_and_ends_in_one():
-    p, q = np.random.default_rng(2).dirichlet(np.ones(50), size=2)
-    front = otmd.lossy_frontier(p, otmd.WithoutReplacement(q, 3), "kl")
-    rates = front.rate_at(np.linspace(0.0, front.divergence_at(1.0), 30))
-    assert rates[0] == front.lossless_rate
-    assert rates[-1] == pytest.approx(1.0, abs=1e-9)
-    assert all(a <= b for a, b in pairwise(rates))
-    assert front.rate_at(10.0) == 1.0
-    assert front.divergence_at(0.0) == 0.0
-    assert np.array_equal(front.output_distribution(0.0), p)
-
-
-def test_mass_where_the_target_has_none_has_its_price():
-    p, q = np.array([0.0, 0.5, 0.5]), np.array([0.4, 0.3, 0.3])
-    law = otmd.WithReplacement(q, 1)
-    assert otmd.lossy_frontier(p, law, "kl").rate_at(100.0) == pytest.approx(0.6)
-    assert otmd.lossy_frontier(p, law, "kl").divergence_at(0.7) == np.inf
-    assert otmd.lossy_frontier(p, law).output_distribution(0.1) == pytest.approx([0.1, 0.45, 0.45])
 
 
 def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
