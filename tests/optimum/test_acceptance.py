@@ -61,7 +61,7 @@ def test_the_subset_proves_the_rate_whatever_becomes_of_the_target(
     np.testing.assert_array_equal(best.subset, fresh.subset)
 
 
-@pytest.mark.parametrize("size", [40, V])
+@pytest.mark.parametrize("size", [40, 2 * V])
 @pytest.mark.parametrize("law", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy])
 def test_a_batch_in_threads_is_its_positions_to_the_last_bit(
     law: type, size: int, monkeypatch: pytest.MonkeyPatch

@@ -37,8 +37,8 @@ class ExactLaw(ABC):
         return None
 
 
-class WithReplacement(ExactLaw):
-    """n independent drafts from one distribution of length V; see :class:`otmd.WithReplacement`."""
+class _OneDistribution(ExactLaw):
+    """``num_drafts`` drafts from one distribution, ``draft_probs`` of length V."""
 
     def __init__(self, draft_probs: Iterable[Any], num_drafts: int) -> None:
         self.draft_probs = entries_of("draft_probs", draft_probs)
@@ -46,6 +46,10 @@ class WithReplacement(ExactLaw):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.draft_probs}, {self.num_drafts})"
+
+
+class WithReplacement(_OneDistribution):
+    """n independent drafts; see :class:`otmd.WithReplacement`."""
 
     def single(self, vocab_size: int, read: Reader) -> list[Number]:
         """See :class:`ExactLaw`."""
@@ -56,15 +60,8 @@ class WithReplacement(ExactLaw):
         return [mass**self.num_drafts for mass in mass_of_all(self.single(vocab_size, read))]
 
 
-class WithoutReplacement(ExactLaw):
-    """n distinct drafts, one after another, from one distribution; see :class:`otmd.WithoutReplacement`."""
-
-    def __init__(self, draft_probs: Iterable[Any], num_drafts: int) -> None:
-        self.draft_probs = entries_of("draft_probs", draft_probs)
-        self.num_drafts = validate_count("num_drafts", num_drafts)
-
-    def __repr__(self) -> str:
-        return f"WithoutReplacement({self.draft_probs}, {self.num_drafts})"
+class WithoutReplacement(_OneDistribution):
+    """n distinct drafts, one after another; see :class:`otmd.WithoutReplacement`."""
 
     def containment(self, vocab_size: int, read: Reader) -> list[Number]:
         """See :class:`ExactLaw`."""
