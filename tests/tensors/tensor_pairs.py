@@ -33,7 +33,7 @@ def batches(count: int, seed: int) -> list[tuple[Array, Array]]:
 
 
 def edge_cases() -> dict[str, tuple[Array, Array]]:
-    """What the instances do not hold: subnormal masses, and ratios beyond the range of a float."""
+    """Cases that the instances do not hold: subnormal masses, and ratios beyond the range of a float."""
     flat, eye = np.full(4, 0.25), np.eye(4)
     return {
         "subnormal draft": (flat, np.array([1.0, 5e-324, 1e-323, 1.5e-323])),

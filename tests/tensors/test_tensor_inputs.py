@@ -1,4 +1,4 @@
-"""What comes in: clear errors for what does not fit, NaN or an error for what is no distribution."""
+"""Inputs: clear errors for what does not fit, NaN or an error for what is no distribution."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _MOST_MOVES = 20
 _FLAT = 1e-3
 # Between two nodes of equal values a token stays if it is chosen with its p up to this part of it.
 _ALIKE = 1e-12
-# Tokens with a smaller q may be light, which means that the powers of q below the fifth are exact to rounding.
+# Tokens with a smaller q may be light: powers of q below the fifth are exact to rounding.
 _LIGHT = 1e-3
 _FEW = 5
 # A move between two nodes ends where a step changes the probability by less than about this.

@@ -65,7 +65,7 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
         choice = race.choice(silent[:, heavy], nodes, tail.moments)
         for j, ells in enumerate(silent):
             expected = partial(at_times, rates, times, steps * np.exp(-blocked * times), n)
-            slopes = [expected(one) - expected(zero) for one, zero in ends_of(ells)]
+            slopes = [expected(high) - expected(low) for high, low in ends_of(ells)]
             powers = (
                 silent[j, ~heavy] ** np.arange(n)[:, None],
                 rates[~heavy] ** np.arange(POWERS)[:, None],
