@@ -1,4 +1,4 @@
-"""Rules that pick the output token: one algorithm a file, one small interface."""
+"""Verifiers, which pick the output token: one algorithm a file, one small interface."""
 
 from numpy.typing import ArrayLike
 
@@ -43,12 +43,23 @@ __all__ = [
 def acceptance_rate(
     verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
-    """Exact acceptance rate (…) of a verifier; the middle of its certain bounds where only bounds are known.
+    """Exact acceptance rate (…) of a verifier; the middle of guaranteed bounds where only these are known.
 
     Parameters
     ----------
     verifier, target_probs, law
         See :func:`acceptance_bounds`, for errors as well.
+
+    Returns
+    -------
+    float or ndarray of float64, shape (…)
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> otmd.acceptance_rate(otmd.RecursiveRejection(), [0.5, 0.25, 0.25], law)
+    0.8125
     """
     validate_verifier(verifier)
     return verifier.acceptance_rate(target_probs, law)
@@ -61,7 +72,7 @@ def acceptance_bounds(
     tol: float = 1e-6,
     every_n: bool = False,
 ) -> tuple[FloatArray | float, FloatArray | float]:
-    """Certain bounds of a verifier's acceptance rate; they are equal where the rate has a closed form.
+    """Guaranteed bounds of a verifier's acceptance rate; they are equal where the rate has a closed form.
 
     Parameters
     ----------
@@ -72,7 +83,7 @@ def acceptance_bounds(
     law : DraftLaw
         The law of the drafts.
     tol : float
-        How far apart the bounds may be. They are further apart, and still certain, where this would take
+        The largest distance between the bounds. They are farther apart, and still hold, where this would take
         too much work.
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
@@ -86,12 +97,29 @@ def acceptance_bounds(
     ValueError
         For invalid input, or ``every_n`` with a law that is not defined for fewer drafts; UnsupportedLaw for
         a law that the verifier does not serve.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> low, high = otmd.acceptance_bounds(otmd.KSequential(), [0.5, 0.25, 0.25], law, every_n=True)
+    >>> low.round(6)
+    array([0.75    , 0.847597])
+    >>> bool((low == high).all())
+    True
     """
     validate_verifier(verifier)
     return verifier.acceptance_bounds(target_probs, law, tol, every_n)
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
-    """The verifiers of this package, without couplings, that are lossless for a law of drafts."""
+    """The verifiers of this package, without couplings, that are lossless for a law of drafts.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.verifiers.verifiers_serving(otmd.Hub([0.25, 0.25, 0.5]))
+    [SpecHub(), Preference(), TargetOnly(), Optimal(tol=1e-10)]
+    """
     listed = (entry.load()() for entry in registry.VERIFIERS.values() if not entry.coupling)
     return [verifier for verifier in listed if verifier.supports(law)]

@@ -1,7 +1,8 @@
-"""What a verifier is: a rule that picks the output token given the drafts, and is lossless for its laws."""
+"""The interface of a verifier, which picks the output token given the drafts and is lossless for its laws."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,21 +24,42 @@ from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
-    """A verifier was asked to serve a draft law that it is not lossless for."""
+    """A verifier was asked to serve a draft law that it is not lossless for.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithoutReplacement([0.5, 0.5], num_drafts=2)
+    >>> try:
+    ...     otmd.acceptance_rate(otmd.KSequential(), [0.5, 0.5], law)
+    ... except otmd.UnsupportedLaw as error:
+    ...     print(str(error).split(";")[0])
+    KSequential does not serve WithoutReplacement(draft_probs(2,), num_drafts=2)
+    """
 
 
 class Verifier(ABC):
-    """A lossless rule from (drafts, target distribution, draft law) to an output token.
+    """A lossless map from (drafts, target distribution, draft law) to an output token.
 
     Rates are exact, or lie between guaranteed bounds. Leading axes of ``target_probs`` are broadcast against
     those of the law.
 
     A subclass of your own defines :meth:`serves` and :meth:`prepare_position`. It may define
     :meth:`position_bounds`, if its rate is known without enumeration.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> verifier = otmd.RecursiveRejection()
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> verifier.acceptance_rate([0.5, 0.25, 0.25], law)
+    0.8125
+    >>> verifier.output_distribution([0.5, 0.25, 0.25], law)
+    array([0.5 , 0.25, 0.25])
     """
 
     tol = 1e-10
-    """How far below α* an acceptance rate counts as optimal in a :meth:`certificate`."""
+    """A rate that is less than this below α* counts as optimal in a :meth:`certificate`."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -84,6 +106,15 @@ class Verifier(ABC):
         """Rates (…, N) for N numbers of drafts from the curve's q with replacement; None if not known."""
         return None
 
+    def bounds_by_count(
+        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
+    ) -> Sequence[tuple[float, float]]:
+        """Bounds at one position for each number of drafts, ascending to that of the law.
+
+        By default they are those of :meth:`position_bounds`, one after another.
+        """
+        return [self.position_bounds(target, law.with_num_drafts(n), tol) for n in counts]
+
     def family_bounds(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> tuple[FloatArray, FloatArray]:
@@ -96,11 +127,8 @@ class Verifier(ABC):
             rates = self.curve_rates(RatioCurve.unchecked(target, drawn.probs), counts)
             if rates is not None:
                 return rates, rates
-
-        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
-            return [self.position_bounds(p, each, tol) for each in map(at.with_num_drafts, counts)]
-
-        return pairs_by_position(target, law, len(counts), bounds)
+        bounds = partial(self.bounds_by_count, counts=counts, tol=tol)
+        return pairs_by_position(target, law.with_num_drafts(counts[-1]), len(counts), bounds)
 
     def prepare(self, target_probs: ArrayLike, law: DraftLaw) -> PreparedVerifier:
         """Prepare the verifier for one position, to decide on many draws of drafts.
@@ -143,8 +171,8 @@ class Verifier(ABC):
         self._require(law)
         tol = validate_tol(tol)
         counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
-        for each in map(law.with_num_drafts, counts) if every_n else ():
-            self._require(each)
+        for smaller in map(law.with_num_drafts, counts[:-1]):
+            self._require(smaller)
         p = validate_target(target_probs, law)
         low, high = self.family_bounds(p, law, counts, tol)
         # Rounding may have moved sums outside [0, 1].
@@ -184,23 +212,24 @@ class Verifier(ABC):
         p = self._validate(target_probs, law)
         ids = law.validate_tokens(draft_tokens)
         generator = decision_rng(rng)
-        own = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
-        batch = np.broadcast_shapes(own, ids.shape[:-1])
-        ids = np.broadcast_to(ids, (*batch, law.num_drafts))
-        token, draft_index = np.empty(batch, np.int64), np.empty(batch, np.int64)
-        rules = np.empty(own, dtype=object)
-        for index, target, own_law in positions(p, law):
+        prepared = np.empty(np.broadcast_shapes(p.shape[:-1], law.batch_shape), dtype=object)
+        for index, target, position_law in positions(p, law):
             with input_size(target.size):
-                rules[index] = self.prepare_position(target, own_law)
-        for index, rule in np.ndenumerate(np.broadcast_to(rules, batch)):
-            verdict = rule.verify(ids[index], rng=generator)
-            token[index], draft_index[index] = verdict.token, verdict.draft_index
+                prepared[index] = self.prepare_position(target, position_law)
+        batch = np.broadcast_shapes(prepared.shape, ids.shape[:-1])
+        ids = np.broadcast_to(ids, (*batch, law.num_drafts))
+        token = np.empty(batch, np.int64)
+        draft_index = np.empty(batch, np.int64)
+        for index, verifier in np.ndenumerate(np.broadcast_to(prepared, batch)):
+            verdict = verifier.verify(ids[index], rng=generator)
+            token[index] = verdict.token
+            draft_index[index] = verdict.draft_index
         if not batch:
             return Verdict(int(token), int(draft_index))
         return Verdict(token, draft_index)
 
     def output_distribution(self, target_probs: ArrayLike, law: DraftLaw) -> FloatArray:
-        """Exact law (…, V) of the output token, by enumeration of the drafts, for small vocabularies.
+        """Exact distribution (…, V) of the output token, by enumeration, for small vocabularies.
 
         For a lossless verifier this is p up to rounding. Parameters and errors are those of :meth:`verify`;
         too many tuples are a ValueError as well.
@@ -208,10 +237,10 @@ class Verifier(ABC):
         p = self._validate(target_probs, law)
         batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
         output = np.zeros((*batch, law.vocab_size))
-        for index, target, own_law in positions(p, law):
-            rule = self.prepare_position(target, own_law)
-            for tokens, prob in zip(*own_law.enumerate(), strict=True):
-                output[index] += prob * rule.conditional_law(tokens)
+        for index, target, position_law in positions(p, law):
+            prepared = self.prepare_position(target, position_law)
+            for tokens, prob in zip(*position_law.enumerate(), strict=True):
+                output[index] += prob * prepared.conditional_law(tokens)
         return output
 
     def _validate(self, target_probs: ArrayLike, law: DraftLaw, copy: bool = False) -> FloatArray:

@@ -29,6 +29,13 @@ class GumbelList(InvariantCoupling):
         1 − α = Σ_y p_y ∫ n e^{−ns} (1 − e^{−s A(C)}) (1 − B(s))^{n−1} ds.
 
     Rowan, Phan & Khisti (2025, arXiv:2506.05632) prove α ≥ Σ_y n p_y/(A(C) + n), the list matching lemma.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.75], num_drafts=4)
+    >>> round(otmd.GumbelList().acceptance_rate([0.5, 0.5], law), 6)
+    0.941629
     """
 
     def serves(self, structure: Structure) -> bool:
@@ -59,12 +66,13 @@ class GumbelList(InvariantCoupling):
         # e^{−sA} is 1 for tokens before ``first`` and 0 from ``last`` on; ``after`` is p from each token on.
         first = np.searchsorted(excess, _UNSEEN / weights * law.num_drafts / nodes)
         last = np.searchsorted(excess, np.log(weights / _UNSEEN) * law.num_drafts / nodes)
-        per_mass, room = 1.0 / np.maximum(q.cumsum(), 1e-300), np.empty(p.size)
+        per_mass = 1.0 / np.maximum(q.cumsum(), 1e-300)
+        room = np.empty(p.size)
         missed = np.empty(nodes.size)
         for i, s in enumerate(nodes / law.num_drafts):
-            own = slice(first[i], last[i])
-            gone = np.exp(np.multiply(excess[own], -s, out=room[own]), out=room[own])
-            missed[i] = _missed_before(p[own], q[own], per_mass[own], gone, law.num_drafts)
+            part = slice(first[i], last[i])
+            gone = np.exp(np.multiply(excess[part], -s, out=room[part]), out=room[part])
+            missed[i] = _missed_before(p[part], q[part], per_mass[part], gone, law.num_drafts)
         rate = 1.0 - float(target.sum() - after[0] + (missed + after[last]) @ weights)
         return rate, rate
 
@@ -72,13 +80,16 @@ class GumbelList(InvariantCoupling):
 @kernel()
 def _missed_before(p, q, per_mass, gone, num_drafts):
     """Σ p (1 − e^{−sA}) (1 − B)^{n−1} of tokens (T,) by p/q ascending; ``gone`` is e^{−sA}, 0 beyond them."""
-    total, shared, later = 0.0, 0.0, 0.0
+    total = 0.0
+    shared = 0.0
+    later = 0.0
     for y in range(p.size - 1, -1, -1):
         # Between a ratio and the next, A is linear with the accumulated q as its slope.
         shared += (gone[y] - later) * per_mass[y]
         later = gone[y]
-        miss, other = p[y] * (1.0 - gone[y]), 1.0 - q[y] * shared
+        # p (1 − e^{−sA}) (1 − B)^{n−1} : missed
+        missed = p[y] * (1.0 - gone[y])
         for _ in range(num_drafts - 1):
-            miss *= other
-        total += miss
+            missed *= 1.0 - q[y] * shared
+        total += missed
     return total

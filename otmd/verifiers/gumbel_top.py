@@ -16,24 +16,36 @@ from otmd.verifiers.invariant import (
 )
 from otmd.verifiers.optimal.choice_plan import clock_quadrature
 
-# About so many chances are computed at most. The bounds are certain after any number of them.
-_MOST_CHANCES = 20_000
+# About so many values of the function are computed at most. The bounds hold after any number of them.
+_MOST_VALUES = 20_000
 # Tokens with q·t above _HEAVY at the end t of the integral enter one by one. For the others, powers of q·t
 # below the eighth are exact to 1e-13, and where q·t is below _FAINT, powers below the fifth.
-_HEAVY, _POWERS, _FAINT, _FEW = 0.5, 8, 1e-3, 5
+_HEAVY = 0.5
+_POWERS = 8
+_FAINT = 1e-3
+_FEW = 5
 # The number of tokens in a block of sums, and of numbers that are computed at once.
-_BLOCK, _AT_ONCE = 256, 2**16
+_BLOCK = 256
+_AT_ONCE = 2**16
 
 
 class GumbelTop(InvariantCoupling):
     """Draft the n smallest E_y/q_y, emit the smallest E_y/p_y: n drafts without replacement.
 
     Suppose the target emits y, and let C = p_y/q_y. The other tokens z race at rates (C q_z − p_z)₊ against y
-    at rate 1, and y is drafted unless n of them come first. The chance of this is a concave function of
-    w = 1/T(C), the chance with one draft (Theorem 3 of docs/theory_couplings.md). So between two values of w
-    the function lies above its chord, and its mean over some tokens is at most its value at their mean w.
+    at rate 1, and y is drafted unless n of them come first. The probability of this is a concave function of
+    w = 1/T(C), that with one draft (Theorem 3 of docs/theory_couplings.md). So between two values of w the
+    function lies above its chord, and its mean over some tokens is at most its value at their mean w.
     Cells of w are split until these bounds of α are ``tol`` apart. With one draft this is Daliri et al.
     (2024, arXiv:2408.07978).
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithoutReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> low, high = otmd.GumbelTop().acceptance_bounds([0.5, 0.25, 0.25], law)
+    >>> round(low, 6), high - low < 1e-6
+    (0.935714, True)
     """
 
     def serves(self, structure: Structure) -> bool:
@@ -65,31 +77,33 @@ class GumbelTop(InvariantCoupling):
         masses, weights = (np.append(0.0, x.cumsum()) for x in (p, p * alone))
         if law.num_drafts == 1 or masses[-1] == 0.0:
             return float(weights[-1]), float(weights[-1])
-        chances = _Chances(q, ratio, excess, law.num_drafts)
+        drafted_given = _DraftedGiven(q, ratio, excess, law.num_drafts)
         # The ends of the cells, and between two ends the mean w of the cell's tokens.
         w = np.clip([0.0, weights[-1] / masses[-1], 1.0], alone[0], alone[-1])
-        drafted = chances(w)
+        drafted = drafted_given(w)
         while True:
-            places = np.append(np.searchsorted(alone, w[:-1]), p.size)
-            mass, weighted = np.diff(masses[places]), np.diff(weights[places])
+            ends = np.append(np.searchsorted(alone, w[:-1]), p.size)
+            mass = np.diff(masses[ends])
+            weighted = np.diff(weights[ends])
             means = np.divide(weighted, mass, out=w[:-1].copy(), where=mass > 0).clip(w[:-1], w[1:])
             low = (mass * np.interp(means, w, drafted)).reshape(-1, 2).sum(axis=1)
             gap = np.maximum(mass.reshape(-1, 2).sum(axis=1) * drafted[1::2] - low, 0.0)
-            if gap.sum() <= tol or w.size > _MOST_CHANCES:
+            if gap.sum() <= tol or w.size > _MOST_VALUES:
                 return float(low.sum()), float(low.sum() + gap.sum())
             parts = np.flatnonzero(np.repeat(gap > 0.5 * tol / gap.size, 2))
             w = np.insert(w, parts + 1, means[parts])
-            drafted = np.insert(drafted, parts + 1, chances(means[parts]))
+            drafted = np.insert(drafted, parts + 1, drafted_given(means[parts]))
 
 
-class _Chances:
+class _DraftedGiven:
     """P(a token is drafted | the target emits it) as a function of w: w ∫ e^{−u} Σ_{m<n} e_m du.
 
     The e_m are the elementary symmetric polynomials of e^{ur} − 1 over the rates r = w (C q − p)₊.
     """
 
     def __init__(self, q: FloatArray, ratio: FloatArray, excess: FloatArray, n: int) -> None:
-        self._n, self._scales = n, (excess, ratio)
+        self._n = n
+        self._scales = excess, ratio
         # Times are in units of twice the end of the drafter's own race.
         self._end = min(2.0 * race.RATE_UNIT * race.latest_win(q, n, race.RATE_UNIT), 1e300)
         mass = q * self._end
@@ -111,8 +125,8 @@ class _Chances:
         for mass, ratio in zip(*self._heavy, strict=True):
             absent = np.exp(np.outer(-mass * w * np.maximum(scale - ratio, 0), self._times)).ravel()
             count_one_more(counts, absent, 1.0 - absent)
-        chances = w * self._end * (counts.sum(axis=0).reshape(silent.shape) @ self._steps)
-        return np.where(np.searchsorted(self._scales[1], scale) < self._n, 1.0, chances)
+        probs = w * self._end * (counts.sum(axis=0).reshape(silent.shape) @ self._steps)
+        return np.where(np.searchsorted(self._scales[1], scale) < self._n, 1.0, probs)
 
 
 @kernel()

@@ -20,15 +20,15 @@ from otmd.laws import DraftLaw, Structure
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
+from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng, verdict_of
 
 
 class InvariantCoupling(Verifier):
     """A verifier whose output depends on the target and shared clocks, and not on the draft model.
 
     :meth:`draft_tokens` and :meth:`output_token` are the two sides. :meth:`verify` serves drafts that come
-    without their clocks: it draws clocks anew, given the drafts. The law of the output given the drafts has
-    no closed form, so the verifier is not enumerated.
+    without their clocks: it draws clocks anew, given the drafts. The distribution of the output given the
+    drafts has no closed form, so the verifier is not enumerated.
     """
 
     def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike) -> FloatArray:
@@ -68,7 +68,7 @@ class InvariantCoupling(Verifier):
         """Draw the clocks (V,) that the target reads, up to a factor, given drafts (n,) from q (V,)."""
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _InvariantRule(self, target, law)
+        return _PreparedCoupling(self, target, law)
 
 
 class PoissonCoupling(InvariantCoupling):
@@ -80,6 +80,16 @@ class PoissonCoupling(InvariantCoupling):
 
     The coupling is that of Li & Anantharam (2021, arXiv:1812.03616). For one draft, Daliri et al. (2024,
     arXiv:2408.07978) prove α ≥ (1 − TV)/(1 + TV).
+
+    Examples
+    --------
+    >>> import otmd
+    >>> coupling = otmd.PoissonCoupling()
+    >>> coupling.acceptance_rate([0.5, 0.5], otmd.WithReplacement([0.25, 0.75], num_drafts=1))
+    0.75
+    >>> clocks = coupling.clocks(vocab_size=2, num_drafts=3, rng=0)
+    >>> coupling.draft_tokens([0.25, 0.75], clocks), coupling.output_token([0.5, 0.5], clocks)
+    (array([1, 1, 0]), 0)
     """
 
     def serves(self, structure: Structure) -> bool:
@@ -138,7 +148,7 @@ def _require_clocks(probs: FloatArray, clocks: FloatArray) -> None:
         raise wrong("clocks", given, "(n, V) and (V,)")
 
 
-class _InvariantRule(PreparedVerifier):
+class _PreparedCoupling(PreparedVerifier):
     """A coupling at one position: clocks are drawn given the drafts, and the target reads the clocks."""
 
     def __init__(self, coupling: InvariantCoupling, target: FloatArray, law: DraftLaw) -> None:
@@ -149,9 +159,7 @@ class _InvariantRule(PreparedVerifier):
     def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
         ids = self.law.validate_drawable(draft_tokens)
         clocks = self._coupling.clocks_given(self._draft, ids, decision_rng(rng))
-        token = int(arrival_times(clocks, self.target).argmin())
-        drafted = np.flatnonzero(ids == token)
-        return Verdict(token, int(drafted[0]) if drafted.size else -1)
+        return verdict_of(int(arrival_times(clocks, self.target).argmin()), ids)
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         raise ValueError(

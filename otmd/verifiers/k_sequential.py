@@ -20,20 +20,27 @@ class KSequential(Verifier):
     """Accept each draft x in turn with probability min(1, p(x)/(ρ q(x))) (SpecTr, Algorithm 3).
 
     With β = Σ min(p/ρ, q), the rate α is 1 − (1 − β)^n and the residual is ∝ (p − min(p/ρ, q)·α/β)₊. Every ρ
-    from ρ* to n is lossless. The rule uses ρ*, which has the largest rate: at least 1 − (1 − 1/n)^n of α*.
+    from ρ* to n is lossless. K-SEQ uses ρ*, which has the largest rate: at least 1 − (1 − 1/n)^n of α*.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([1 / 3, 1 / 3, 1 / 3], num_drafts=2)
+    >>> round(otmd.KSequential().acceptance_rate([1 / 3, 0.0, 2 / 3], law), 6)
+    0.81142
     """
 
     def serves(self, structure: Structure) -> bool:
         return structure.single is not None
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _KSequentialRule(target, law)
+        return _PreparedKSequential(target, law)
 
     def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
         return curve.k_sequential_rates(counts)
 
 
-class _KSequentialRule(PreparedVerifier):
+class _PreparedKSequential(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
         single = law.position_structure().single

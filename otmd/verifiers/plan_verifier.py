@@ -1,4 +1,4 @@
-"""The rule of a transport plan: look up the drafts, and accept each with the probability in the plan."""
+"""The verifier of a transport plan: it accepts each draft with the probability in the plan."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ _SAME = 1e-12
 class PlanVerifier(Verifier):
     """Sample the output token from a transport plan.
 
-    The rule is lossless for the target distribution and the draft law that the plan was made for, and serves
+    It is lossless for the target distribution and the draft law that the plan was made for, and serves
     no others. The plan need not be optimal: the output is drawn from the residual ∝ (p − accepted)₊ where the
     plan accepts nothing. So the tolerance of a solver costs acceptance, never correctness.
 
@@ -22,6 +22,14 @@ class PlanVerifier(Verifier):
     ----------
     plan : TransportPlan
         ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> target_probs, law = [0.5, 0.25, 0.25], otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> verifier = otmd.PlanVerifier(otmd.solve_transport(target_probs, law).plan)
+    >>> round(verifier.acceptance_rate(target_probs, law), 9)  # α* = 15/16
+    0.9375
     """
 
     def __init__(self, plan: TransportPlan) -> None:
@@ -41,7 +49,7 @@ class PlanVerifier(Verifier):
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         self._validate_target(target)
-        return _PlanRule(self.plan, law)
+        return _PreparedPlan(self.plan, law)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         self._validate_target(target)
@@ -61,30 +69,32 @@ class PlanVerifier(Verifier):
             )
 
 
-class _PlanRule(PreparedVerifier):
+class _PreparedPlan(PreparedVerifier):
     def __init__(self, plan: TransportPlan, law: DraftLaw) -> None:
         super().__init__(plan.problem.target, law)
         self.plan = plan
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        left, undecided = self.plan.accept_probs(draft_tokens), 1.0
-        chances = np.zeros(draft_tokens.size)
+        left = self.plan.accept_probs(draft_tokens)
+        undecided = 1.0
+        probs = np.zeros(draft_tokens.size)
         for i, token in enumerate(draft_tokens):
-            # A token that is drafted twice is only accepted in its first place.
-            chances[i] = min(1.0, left[token] / undecided) if undecided > 0 else 0.0
-            undecided, left[token] = undecided - left[token], 0.0
-        return chances
+            # A token that is drafted twice is only accepted at its first index.
+            probs[i] = min(1.0, left[token] / undecided) if undecided > 0 else 0.0
+            undecided -= left[token]
+            left[token] = 0.0
+        return probs
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.plan.residual
 
 
-def _same_value(one: object, other: object) -> bool:
+def _same_value(a: object, b: object) -> bool:
     """Whether two attributes of laws are the same; arrays may differ by the rounding of normalisation."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same_value(one[key], other[key]) for key in one)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return one.shape == other.shape and np.allclose(one, other, rtol=_SAME, atol=0.0)
-    if isinstance(one, DraftLaw) and isinstance(other, DraftLaw):
-        return type(one) is type(other) and _same_value(one.definition(), other.definition())
-    return one == other
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same_value(a[key], b[key]) for key in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.shape == b.shape and np.allclose(a, b, rtol=_SAME, atol=0.0)
+    if isinstance(a, DraftLaw) and isinstance(b, DraftLaw):
+        return type(a) is type(b) and _same_value(a.definition(), b.definition())
+    return a == b

@@ -1,4 +1,4 @@
-"""A verifier prepared for one position: what it accepts, and what it draws when it accepts nothing."""
+"""A verifier prepared for one position: it accepts one of the drafts, or draws from the residual."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,21 +12,28 @@ from otmd.laws import DraftLaw, Slots
 from otmd.laws.base import RngLike, draw_tokens, validate_rng
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 
-# How far rounding may move a probability outside [0, 1], and the sum of a distribution from 1.
-_ROUNDING, _SAME_SUM = 1e-9, 1e-6
-_SAMPLES = 4
+# Rounding may move a probability so far outside [0, 1], and the sum of a distribution so far from 1.
+_ROUNDING = 1e-9
+_SAME_SUM = 1e-6
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier decided.
+    """The decision of a verifier.
 
     Attributes
     ----------
     token : int or ndarray of int64, shape (…)
         The output token.
     draft_index : int or ndarray of int64, shape (…)
-        Which draft it is; −1 where the output token is none of the drafts.
+        The index of the output token among the drafts; −1 where it is none of them.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.5, 0.5], num_drafts=2)
+    >>> otmd.TargetOnly().verify([1.0, 0.0], law, [1, 0], rng=0)
+    Verdict(token=0, draft_index=1)
     """
 
     token: IntArray | int
@@ -44,6 +51,16 @@ class PreparedVerifier(ABC):
     target : ndarray of float64, shape (V,)
     law : DraftLaw
         The law of the drafts, without leading axes.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.5, 0.5], num_drafts=2)
+    >>> prepared = otmd.TargetOnly().prepare([0.75, 0.25], law)
+    >>> prepared.conditional_law([0, 0])
+    array([0.75, 0.25])
+    >>> prepared.verify([0, 1], rng=0)
+    Verdict(token=1, draft_index=1)
     """
 
     def __init__(self, target: FloatArray, law: DraftLaw) -> None:
@@ -56,37 +73,31 @@ class PreparedVerifier(ABC):
 
     @abstractmethod
     def residual(self, draft_tokens: IntArray) -> FloatArray:
-        """Law of the output token once all drafts were rejected, shape (V,)."""
+        """Residual distribution: that of the output token once all drafts were rejected, shape (V,)."""
 
     def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
-        """Decide on drafts (n,): the output token and which draft it is, or −1.
-
-        ``rng`` is that of :meth:`Verifier.verify`.
-        """
+        """Decide on drafts (n,); ``rng`` is that of :meth:`Verifier.verify`."""
         ids = self.law.validate_drawable(draft_tokens)
         generator = decision_rng(rng)
-        for i, chance in enumerate(self._chances(ids)):
-            if generator.random() < chance:
+        for i, accept in enumerate(self._checked_accept_probs(ids)):
+            if generator.random() < accept:
                 return Verdict(int(ids[i]), i)
-        token = int(draw_tokens(self._checked_residual(ids), generator, 1)[0])
-        drafted = np.flatnonzero(ids == token)
-        return Verdict(token, int(drafted[0]) if drafted.size else -1)
+        return verdict_of(int(draw_tokens(self._checked_residual(ids), generator, 1)[0]), ids)
 
-    def conditional_law(self, draft_tokens: IntArray) -> FloatArray:
-        """Law of the output token given the drafts (n,), shape (V,)."""
+    def conditional_law(self, draft_tokens: ArrayLike) -> FloatArray:
+        """Distribution of the output token given the drafts (n,), shape (V,)."""
+        ids = np.asarray(draft_tokens)
         output = np.zeros(self.target.size)
         undecided = 1.0
-        for token, chance in zip(draft_tokens, self._chances(draft_tokens), strict=True):
-            output[token] += undecided * chance
-            undecided *= 1.0 - chance
+        for token, accept in zip(ids, self._checked_accept_probs(ids), strict=True):
+            output[token] += undecided * accept
+            undecided *= 1.0 - accept
         if undecided > 0:
-            output += undecided * self._checked_residual(draft_tokens)
+            output += undecided * self._checked_residual(ids)
         return output
 
-    def emission_probs(
-        self, token: int, *, rng: RngLike = 0, samples: int = _SAMPLES
-    ) -> FloatArray:
-        """Probabilities of where the drafts hold a token, given that the verifier emits it.
+    def emission_probs(self, token: int, *, rng: RngLike = 0, samples: int = 4) -> FloatArray:
+        """Probability that each draft is the first copy of a token, given that the verifier emits it.
 
         They are exact for most verifiers of otmd. Otherwise the entries are unbiased estimates: the token is
         put at each index in turn, the other drafts are drawn from ``law.next_draft_probs``, and a draw counts
@@ -99,7 +110,7 @@ class PreparedVerifier(ABC):
         rng : int, sequence of int, numpy.random.Generator or None
             A seed or a generator, which draws the other drafts for an estimate.
         samples : int
-            How many times the other drafts are drawn for an estimate.
+            The number of draws of the other drafts for an estimate.
 
         Returns
         -------
@@ -123,12 +134,16 @@ class PreparedVerifier(ABC):
         n = self.law.num_drafts
         masses = np.zeros((n, n))
         for _ in range(samples):
-            # The drafts before the first that holds the token, and the probability that none of them does.
-            before, weight = np.empty(0, np.int64), 1.0
+            # The drafts before the first copy of the token, and the probability that they hold none.
+            before = np.empty(0, np.int64)
+            weight = 1.0
             for i in range(n):
                 probs = np.array(self.law.position_next_draft_probs(before))
                 if probs[token] > 0.0:
-                    draft_tokens = self._completed(np.append(before, token), rng)
+                    draft_tokens = np.append(before, token)
+                    while draft_tokens.size < n:
+                        following = self.law.position_next_draft_probs(draft_tokens)
+                        draft_tokens = np.append(draft_tokens, draw_tokens(following, rng, 1))
                     emitted = float(self.conditional_law(draft_tokens)[token])
                     more = np.count_nonzero(draft_tokens == token) - 1
                     masses[i, more] += weight * float(probs[token]) * emitted
@@ -139,36 +154,25 @@ class PreparedVerifier(ABC):
                 before = np.append(before, draw_tokens(probs, rng, 1))
         return masses / samples / float(self.target[token])
 
-    def _completed(self, prefix: IntArray, rng: np.random.Generator) -> IntArray:
-        """Drafts (n,) that begin with a prefix (k,), the others drawn."""
-        while prefix.size < self.law.num_drafts:
-            probs = self.law.position_next_draft_probs(prefix)
-            prefix = np.append(prefix, draw_tokens(probs, rng, 1))
-        return prefix
-
     def _with_exact_sum(
         self, token: int, total: float, rng: np.random.Generator, samples: int
     ) -> FloatArray:
-        """The :meth:`emission_probs` from their sum, estimated if several drafts may hold the token."""
+        """The :meth:`emission_probs` from their sum; estimates where several drafts may hold the token."""
         probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-        index, is_fixed = self._index(token)
-        if total > 0.0 and not is_fixed:
+        leading = self._leading_tokens
+        slots = self._slots
+        index = leading.size
+        if token in leading:
+            index = int(np.flatnonzero(leading == token)[0])
+        elif slots is not None and slots.disjoint and slots.num_drafts == slots.copies.size:
+            index += int(slots.number[token])
+        elif total > 0.0:
             probs = PreparedVerifier._emission_probs(self, token, rng, samples)
             total -= float(probs.sum())
+        # The error of an estimate goes to the first index, so that the sum stays exact.
         if total != 0.0:
-            # The error of an estimate goes to the first index, so that the sum stays exact.
             probs[index, 0] += total
         return probs
-
-    def _index(self, token: int) -> tuple[int, bool]:
-        """The draft that holds a token, and True; the first that may, and False if others may."""
-        first = self._leading_tokens
-        if token in first:
-            return int(np.flatnonzero(first == token)[0]), True
-        slots = self._slots
-        if slots is None or not slots.disjoint or slots.num_drafts > slots.copies.size:
-            return first.size, False
-        return first.size + int(slots.number[token]), True
 
     @cached_property
     def _slots(self) -> Slots | None:
@@ -190,30 +194,31 @@ class PreparedVerifier(ABC):
             tokens = np.append(tokens, token)
         return tokens
 
-    def _chances(self, draft_tokens: IntArray) -> FloatArray:
+    def _checked_accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`accept_probs`, checked, since a user may have written the subclass."""
-        chances = np.asarray(self.accept_probs(draft_tokens))
-        low, high = chances.min(initial=0.0), chances.max(initial=0.0)
+        probs = np.asarray(self.accept_probs(draft_tokens))
+        low = probs.min(initial=0.0)
+        high = probs.max(initial=0.0)
         # Written so that NaN is refused as well.
-        if chances.shape == draft_tokens.shape and low >= -_ROUNDING and high <= 1.0 + _ROUNDING:
-            return chances
-        wanted = f"{draft_tokens.size} probabilities in [0, 1]"
-        raise wrong(f"{type(self).__name__}.accept_probs", chances.tolist(), wanted)
+        if probs.shape == draft_tokens.shape and low >= -_ROUNDING and high <= 1.0 + _ROUNDING:
+            return probs
+        expected = f"{draft_tokens.size} probabilities in [0, 1]"
+        raise wrong(f"{type(self).__name__}.accept_probs", probs.tolist(), expected)
 
     def _checked_residual(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`residual`, checked."""
-        law = np.asarray(self.residual(draft_tokens))
-        total = float(law.sum())
-        whole = abs(total - 1.0) <= _SAME_SUM
-        if law.shape == self.target.shape and whole and law.min() >= -_ROUNDING:
-            return law
-        found = f"shape {law.shape} and sum {total!r}"
-        wanted = f"a distribution of shape {self.target.shape}"
-        raise wrong(f"{type(self).__name__}.residual", found, wanted)
+        probs = np.asarray(self.residual(draft_tokens))
+        total = float(probs.sum())
+        sums_to_one = abs(total - 1.0) <= _SAME_SUM
+        if probs.shape == self.target.shape and sums_to_one and probs.min() >= -_ROUNDING:
+            return probs
+        given = f"shape {probs.shape} and sum {total!r}"
+        expected = f"a distribution of shape {self.target.shape}"
+        raise wrong(f"{type(self).__name__}.residual", given, expected)
 
 
 class Choice(Protocol):
-    """How one of the random drafts, or none, is accepted at one position."""
+    """A choice of one of the random drafts, or of none, at one position."""
 
     @cached_property
     @abstractmethod
@@ -242,7 +247,8 @@ class ChoosingVerifier(PreparedVerifier):
         self, target: FloatArray, law: DraftLaw, deterministic: IntArray, choice: Choice | None
     ) -> None:
         super().__init__(target, law)
-        self._deterministic, self.choice = deterministic, choice
+        self.choice = choice
+        self._deterministic = deterministic
 
     @property
     def accepted(self) -> FloatArray:
@@ -262,7 +268,7 @@ class ChoosingVerifier(PreparedVerifier):
         elif self.choice:
             able = ~np.isin(draft_tokens, self._deterministic)
             chosen[able] = self.choice.choice_probs(draft_tokens[able])
-        # The probability asked for is given that all drafts before were rejected.
+        # Given that all drafts before were rejected : chosen / left
         left = 1.0 - np.concatenate([[0.0], chosen[:-1].cumsum()])
         return np.minimum(1.0, np.divide(chosen, left, out=np.zeros(chosen.size), where=left > 0))
 
@@ -276,10 +282,10 @@ class ChoosingVerifier(PreparedVerifier):
         slots = self._slots
         if slots is not None and slots.is_single and slots.num_drafts > 1:
             probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-            first, count = self._deterministic.size, slots.num_drafts
             masses = self._copies(token, slots)
             # For a p below the rounding of 1, the sum may be anything.
-            probs[first:, :count] = masses / max(masses.sum(), self.target[token])
+            masses = masses / max(masses.sum(), self.target[token])
+            probs[self._deterministic.size :, : slots.num_drafts] = masses
             return probs
         total = min(float(self.accepted[token] / self.target[token]), 1.0)
         return self._with_exact_sum(token, total, rng, samples)
@@ -306,7 +312,9 @@ def copies_of_slots(
     out with probability ``before[i]`` before the token is accepted, and ``after[i]`` after it.
     """
     n = drawn.size
-    masses, later, behind = np.zeros((n, n)), np.zeros(n + 1), np.eye(1, n + 1)[0]
+    masses = np.zeros((n, n))
+    later = np.zeros(n + 1)
+    behind = np.eye(1, n + 1)[0]
     # Coefficients by the number of copies: among the drafts from i on, and among those behind the accepted.
     for i in reversed(range(n)):
         first = accepted[i] * behind + (drawn[i] - accepted[i]) * later
@@ -342,9 +350,15 @@ def decision_rng(rng: RngLike) -> np.random.Generator:
     return generator if generator is rng else generator.spawn(1)[0]
 
 
-def accept_prob(wanted: FloatArray, drawn: FloatArray) -> FloatArray:
-    """min(1, wanted/drawn) without overflow; 1 where drawn is 0, which is never reached."""
-    return np.divide(wanted, drawn, out=np.ones_like(drawn), where=drawn > wanted)
+def verdict_of(token: int, draft_tokens: IntArray) -> Verdict:
+    """The verdict for an output token: its index among the drafts (n,), −1 if it is none of them."""
+    drafted = np.flatnonzero(draft_tokens == token)
+    return Verdict(token, int(drafted[0]) if drafted.size else -1)
+
+
+def accept_prob(target: FloatArray, drawn: FloatArray) -> FloatArray:
+    """min(1, target/drawn) without overflow; 1 where drawn is 0, which is never reached."""
+    return np.divide(target, drawn, out=np.ones_like(drawn), where=drawn > target)
 
 
 def normalised(mass: FloatArray, otherwise: FloatArray) -> FloatArray:

@@ -8,7 +8,6 @@ from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Race, Slots, Structure
 from otmd.laws.base import draw_tokens
 from otmd.laws.race.quadrature import RATE_UNIT
-from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
@@ -30,6 +29,16 @@ class RecursiveRejection(Verifier):
 
     The rate is a closed form except without replacement for n ≥ 3, where ``acceptance_bounds`` gives
     guaranteed bounds.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> target_probs, draft_probs = [0.5, 0.25, 0.25], [0.25, 0.25, 0.5]
+    >>> verifier = otmd.RecursiveRejection()
+    >>> verifier.acceptance_rate(target_probs, otmd.WithReplacement(draft_probs, num_drafts=2))
+    0.8125
+    >>> verifier.acceptance_rate(target_probs, otmd.WithoutReplacement(draft_probs, num_drafts=2))
+    0.875
     """
 
     def serves(self, structure: Structure) -> bool:
@@ -38,39 +47,33 @@ class RecursiveRejection(Verifier):
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         structure = law.position_structure()
         if structure.race is not None:
-            return _RaceRule(target, law, structure.race)
+            return _PreparedRace(target, law, structure.race)
         slots = structure.slots
         assert slots is not None
-        return (_SingleRule if slots.is_single else _SlotsRule)(target, law, slots)
+        return (_PreparedSingle if slots.is_single else _PreparedSlots)(target, law, slots)
 
     def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
         return curve.recursive_rejection_rates(counts)
 
-    def family_bounds(
+    def bounds_by_count(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        largest = law.with_num_drafts(counts[-1])
-        if not isinstance(from_one_distribution([largest]), Race):
-            return super().family_bounds(target, law, counts, tol)
-
-        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
-            race = at.position_structure().race
-            assert race is not None
-            position = RejectionPosition(p, race)
-            rejected = [rejection_bounds(position, n, tol) for n in counts]
-            return [(1.0 - high, 1.0 - low) for low, high in rejected]
-
-        return pairs_by_position(target, largest, len(counts), bounds)
+    ) -> Sequence[tuple[float, float]]:
+        race = law.position_structure().race
+        if race is None:
+            return super().bounds_by_count(target, law, counts, tol)
+        position = RejectionPosition(target, race)
+        rejected = [rejection_bounds(position, n, tol) for n in counts]
+        return [(1.0 - high, 1.0 - low) for low, high in rejected]
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         slots = law.position_structure().slots
         if slots is None or slots.is_single:
             return super().position_bounds(target, law, tol)
-        rate = _SlotsRule(target, law, slots).rate
+        rate = _PreparedSlots(target, law, slots).rate
         return rate, rate
 
 
-class _SingleRule(PreparedVerifier):
+class _PreparedSingle(PreparedVerifier):
     """All drafts are drawn from one distribution."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, slots: Slots) -> None:
@@ -82,8 +85,7 @@ class _SingleRule(PreparedVerifier):
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         p, q = self.target[draft_tokens], self.draft[draft_tokens]
-        wanted = np.maximum(p - self.scales[:-1] * q, 0.0)
-        return accept_prob(wanted, self.left[:-1] * q)
+        return accept_prob(np.maximum(p - self.scales[:-1] * q, 0.0), self.left[:-1] * q)
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
@@ -94,7 +96,7 @@ class _SingleRule(PreparedVerifier):
         return in_order_emission_probs(self.target, draft, accept, token)
 
 
-class _RaceRule(PreparedVerifier):
+class _PreparedRace(PreparedVerifier):
     """The drafts are drawn without replacement."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, race: Race) -> None:
@@ -110,15 +112,15 @@ class _RaceRule(PreparedVerifier):
 
     def _walk(self, draft_tokens: IntArray) -> tuple[FloatArray, float]:
         """Acceptance probabilities along the path on which every draft is rejected, and its last C."""
-        chances = np.empty(draft_tokens.size)
+        probs = np.empty(draft_tokens.size)
         scale = 0.0
         for i, token in enumerate(draft_tokens):
             unserved = self._unserved(scale)
             left = RATE_UNIT * float(self.race.mass_left(draft_tokens[None, :i])[0])
             step = unserved.sum() / left
-            chances[i] = accept_prob(unserved[token], step * self.draft[token])
+            probs[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
-        return chances, scale
+        return probs, scale
 
     def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         """Emission probabilities, exact for the first two drafts, and estimated for the others.
@@ -167,7 +169,7 @@ class _RaceRule(PreparedVerifier):
             return np.maximum(self.target - scale * self.draft, 0.0)
 
 
-class _SlotsRule(PreparedVerifier):
+class _PreparedSlots(PreparedVerifier):
     """The drafts are drawn from different distributions, in the order of the slots."""
 
     def __init__(self, target: FloatArray, law: DraftLaw, slots: Slots) -> None:

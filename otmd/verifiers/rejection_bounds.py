@@ -1,4 +1,4 @@
-"""Recursive rejection without replacement: certain bounds over all paths of rejected tokens.
+"""Recursive rejection without replacement: guaranteed bounds over all paths of rejected tokens.
 
 After k rejections the target is (p − Cq)₊/W(C), W(C) = Σ (p − Cq)₊, and the next draft comes from q off the
 rejected tokens, divided by the mass left, 1 − R. The next constant is C' = C + W(C)/(1 − R). Token x is
@@ -6,7 +6,7 @@ drawn and rejected with weight (C'q(x) − max(p(x), Cq(x)))₊, which sums to W
 drafts are rejected is the mean of the last W(C') over the paths.
 
 Tokens are grouped into classes of similar draft mass, and paths of classes are followed. The masses along
-such a path are known up to the range of each class, so C and R are known up to intervals. These are certain,
+such a path are known up to the range of each class, so C and R are known up to intervals. These hold,
 because C' is convex in C and increases with R.
 """
 
@@ -25,7 +25,8 @@ from otmd.verifiers.rejection_classes import FARTHEST, ONE, RejectionPosition
 _MOST_NODES = 3_000_000
 # In units of the tolerance: the largest mass times range of the first classes, and the largest difference of
 # the bounds of a path that is not followed further.
-_WIDEST, _UNOPENED = 0.25, 1e-3
+_WIDEST = 0.25
+_UNOPENED = 1e-3
 _ROUNDING = 1e-14
 # Rounding of a draft mass left, relative.
 _MASS_ROUNDING = 1e-15
@@ -34,19 +35,24 @@ _MASS_ROUNDING = 1e-15
 def rejection_bounds(
     position: RejectionPosition, num_drafts: int, tol: float
 ) -> tuple[float, float]:
-    """Certain bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
+    """Guaranteed bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
 
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
     if num_drafts <= 2:
         rejected, draft = position.first, position.race.probs
         if num_drafts == 2 and rejected > 0.0:
-            beside = RATE_UNIT * minority_mass(draft)
-            rejected = _two_rejected(position.curve, position.target, draft, position.first, beside)
+            minority = RATE_UNIT * minority_mass(draft)
+            rejected = _two_rejected(position.curve, position.target, draft, rejected, minority)
         return rejected, rejected
-    curve, low, high, work, count = position.curve, 0.0, 1.0, 0, 0
+    curve = position.curve
+    low = 0.0
+    high = 1.0
+    work = 0
+    count = 0
     # Classes that were too wide for fewer drafts are too wide for these.
-    widest, negligible = min(_WIDEST * tol, position.widest), _UNOPENED * tol
+    widest = min(_WIDEST * tol, position.widest)
+    negligible = _UNOPENED * tol
     while True:
         # One set of classes is held at a time: they are as large as the vocabulary.
         classes = None
@@ -63,14 +69,15 @@ def rejection_bounds(
         if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
             return low, high
         # A class of half the width has a quarter of the mass times range.
-        widest, negligible = widest / 4.0, 0.0 if equal else negligible / 2.0
+        widest /= 4.0
+        negligible = 0.0 if equal else negligible / 2.0
 
 
 @kernel(error_model="numpy")
-def _two_rejected(curve, target, draft, first, beside):
+def _two_rejected(curve, target, draft, first, minority):
     """P(both drafts are rejected): the mean of W over the first token.
 
-    ``first`` is W(1), ``beside`` the mass of all tokens but the one of more than half, in the unit.
+    ``first`` is W(1), ``minority`` the mass of all tokens but the one of more than half, in the unit.
     """
     ratio, total = curve.ratio, 0.0
     nearest = count_at_most(ratio, ONE * (1.0 + first), 0, ratio.size)
@@ -79,7 +86,7 @@ def _two_rejected(curve, target, draft, first, beside):
         for y in range(p.size):
             mass = RATE_UNIT * q[y]
             # Without the cancellation of 1 − q where a token has more than half of q.
-            C = ONE + first / (beside if q[y] > 0.5 else RATE_UNIT - mass)
+            C = ONE + first / (minority if q[y] > 0.5 else RATE_UNIT - mass)
             # Most tokens have so little mass that C is before the next entry.
             k = nearest if ratio[nearest] > C else count_at_most(ratio, C, nearest, ratio.size)
             part += max(ONE * mass - p[y], 0.0) * _hockey_stick_at(curve, C, k)
@@ -256,7 +263,7 @@ def _mean(share, value):
 
 
 class Walk(NamedTuple):
-    """What a walk keeps of the current path, row by row.
+    """The state of a walk along its current path, row by row.
 
     The node of row r is the path's first r − 1 rejected tokens; each child adds one token of a class.
     ``times`` (K,) says how many tokens of each class are on the path. ``deficit`` (n, 2, K) is that of the

@@ -65,7 +65,9 @@ class RejectionPosition:
     """
 
     def __init__(self, target: FloatArray, race: Race) -> None:
-        self.target, self.race, self.widest = target, race, np.inf
+        self.target = target
+        self.race = race
+        self.widest = np.inf
         self._classes: Classes | None = None
         # W(1).
         self.first = float(hockey_stick(target, race.probs, 1.0))
@@ -123,8 +125,17 @@ class RejectionPosition:
         count = masses_by_class(self.target, draft, self.interval, ascending, merged)
         starts = np.append(0, np.cumsum(1 + count))
         ratios, before = np.empty(starts[-1]), np.empty((2, starts[-1] + low.size))
-        known = self.target, draft, self._kept[0], ascending, starts, merged, self._middle
-        tokens_by_class(*known, ratios, *before)
+        tokens_by_class(
+            self.target,
+            draft,
+            self._kept[0],
+            ascending,
+            starts,
+            merged,
+            self._middle,
+            ratios,
+            *before,
+        )
         total = before[1][starts[1:] + np.arange(low.size)] + merged[:, BEYOND, 1]
         self._classes = Classes(low, high, total, size, starts, ratios, *before)
         return self._classes
@@ -141,15 +152,18 @@ def classes_of_mass(mass, widest):
     i = ends[0] = alike = mass.size
     total = 0.0
     while i > 0 and mass[i - 1] > 0.0:
-        own, most = mass[i - 1], mass[ends[count - 1] - 1]
+        least = mass[i - 1]
+        most = mass[ends[count - 1] - 1]
         # ``alike`` is where the masses equal to this one end.
-        alike = alike if alike > i and mass[alike - 1] == own else i
-        total += own
+        alike = alike if alike > i and mass[alike - 1] == least else i
+        total += least
         # A product with the range would underflow for small masses.
-        if own == most or (most <= 8.0 * own and total <= widest / (most - own)):
+        if least == most or (most <= 8.0 * least and total <= widest / (most - least)):
             i -= 1
         else:
-            ends[count], total, i, count = alike, 0.0, alike, count + 1
+            ends[count] = i = alike
+            total = 0.0
+            count += 1
     if i < ends[count - 1]:
         ends[count], count = i, count + 1
     return ends[:count].astype(np.int64)
@@ -157,12 +171,12 @@ def classes_of_mass(mass, widest):
 
 @kernel()
 def masses_by_class(p, q, interval, smallest, merged):
-    """Fill p and q of the tokens by class, merged (K, 4, 2); returns how many of each class are INSIDE.
+    """Fill p and q of the tokens by class, merged (K, 4, 2); returns the number of each class that is INSIDE.
 
     The four parts of a class are the tokens with p/q up to 1, from there to the interval, INSIDE it and
     BEYOND it. Tokens that are never drafted count as INSIDE. ``smallest`` (K,) ascends.
     """
-    one, first, farthest = interval
+    unit, first, farthest = interval
     last = smallest.size - 1
     kept = np.zeros(smallest.size, np.int64)
     ratio, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
@@ -173,7 +187,7 @@ def masses_by_class(p, q, interval, smallest, merged):
         for y in range(draft.size):
             # No branch, which would often be mispredicted.
             c, drafted = np.uint64(last) - level[y], np.uint64(draft[y] > 0.0)
-            part = np.uint64(ratio[y] > one) + np.uint64(ratio[y] > first)
+            part = np.uint64(ratio[y] > unit) + np.uint64(ratio[y] > first)
             part += drafted & np.uint64(ratio[y] > farthest)
             merged[c, part, 0] += target[y]
             merged[c, part, 1] += draft[y]
@@ -194,15 +208,16 @@ def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_bef
         q_before[k + c + 1] = merged[c, 0, 1] + merged[c, 1, 1]
     draft, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
     for start in range(0, tokens.size, AT_A_TIME):
-        own = tokens[start : start + AT_A_TIME]
-        for i in range(own.size):
-            draft[i] = q[own[i]]
-        fill_blocks(smallest, draft[: own.size], level)
-        for i in range(own.size):
+        part = tokens[start : start + AT_A_TIME]
+        for i in range(part.size):
+            draft[i] = q[part[i]]
+        fill_blocks(smallest, draft[: part.size], level)
+        for i in range(part.size):
             if draft[i] == 0.0:
                 continue
             c = last - np.int64(level[i])
-            k, target = place[c], p[own[i]]
+            k = place[c]
+            target = p[part[i]]
             place[c] = k + 1
             ratio[k] = target / draft[i]
             p_before[k + c + 1] = p_before[k + c] + target

@@ -1,4 +1,4 @@
-"""SpecHub's rule for pairs that hold the likeliest token (Sun et al. 2024)."""
+"""SpecHub's verifier for pairs that hold the most likely token (Sun et al. 2024)."""
 
 import numpy as np
 
@@ -14,10 +14,17 @@ class SpecHub(Verifier):
 
     The pairs (x, a) are turned into x up to p(x), then the pairs (a, x) into x up to what is missing of p(x),
     then all that is left into a up to p(a). α = p(a) + Σ_{x≠a} min(p(x), q(x)/(1 − q(a))) = α* of the law.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Hub([1 / 3, 1 / 3, 1 / 3])
+    >>> round(otmd.SpecHub().acceptance_rate([1 / 3, 0.0, 2 / 3], law), 6)  # 5/6
+    0.833333
     """
 
     def serves(self, structure: Structure) -> bool:
-        # The rule looks at the order of a pair, which a structure does not say.
+        # It looks at the order of a pair, which a structure does not say.
         return False
 
     def supports(self, law: DraftLaw) -> bool:
@@ -25,14 +32,14 @@ class SpecHub(Verifier):
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         assert isinstance(law, Hub)
-        return _SpecHubRule(target, law)
+        return _PreparedSpecHub(target, law)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         # The preference rule accepts as often.
         return Preference().position_bounds(target, law, tol)
 
 
-class _SpecHubRule(PreparedVerifier):
+class _PreparedSpecHub(PreparedVerifier):
     def __init__(self, target: FloatArray, law: Hub) -> None:
         super().__init__(target, law)
         self.hub = hub = law.hub_token
@@ -45,18 +52,18 @@ class _SpecHubRule(PreparedVerifier):
         self.served_second = np.minimum(target - self.served_first, self.hub_first)
         self.served_second[hub] = 0.0
         left = (self.other_first - self.served_first) + (self.hub_first - self.served_second)
-        self.hub_chance = float(accept_prob(target[hub], left.sum()))
+        self.hub_accept = float(accept_prob(target[hub], left.sum()))
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         first, second = draft_tokens
         if first != self.hub:
-            other_chance = float(accept_prob(self.served_first[first], self.other_first[first]))
-            return np.array([other_chance, self.hub_chance])
-        # The other token comes first in the rule and second in the pair.
-        other_chance = float(accept_prob(self.served_second[second], self.hub_first[second]))
-        hub_chance = (1.0 - other_chance) * self.hub_chance
-        left = 1.0 - hub_chance
-        return np.array([hub_chance, min(1.0, other_chance / left) if left > 0 else 0.0])
+            accept = float(accept_prob(self.served_first[first], self.other_first[first]))
+            return np.array([accept, self.hub_accept])
+        # The other token is looked at first, and is second in the pair.
+        accept = float(accept_prob(self.served_second[second], self.hub_first[second]))
+        accept_hub = (1.0 - accept) * self.hub_accept
+        left = 1.0 - accept_hub
+        return np.array([accept_hub, min(1.0, accept / left) if left > 0 else 0.0])
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         missing = self.target - self.served_first - self.served_second
@@ -66,6 +73,6 @@ class _SpecHubRule(PreparedVerifier):
     def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         first, second = self.served_first[token], self.served_second[token]
         if token == self.hub:
-            first = self.hub_chance * (self.hub_first - self.served_second).sum()
-            second = self.hub_chance * (self.other_first - self.served_first).sum()
+            first = self.hub_accept * (self.hub_first - self.served_second).sum()
+            second = self.hub_accept * (self.other_first - self.served_first).sum()
         return np.array([[first, 0.0], [second, 0.0]]) / self.target[token]

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from otmd.curve import RatioCurve
-from otmd.laws import DraftLaw, Slots, Structure
-from otmd.optimum.acceptance import from_one_distribution, pairs_by_position
+from otmd.laws import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import PreparedVerifier, copies_of_slots, normalised
@@ -15,42 +14,42 @@ from otmd.verifiers.prepared import PreparedVerifier, copies_of_slots, normalise
 class TargetOnly(Verifier):
     """Draw y from p without looking at q; a draft counts as accepted if it is y.
 
-    α = Σ p(y)·P(y is drafted). The rule is lossless for every law, deterministic drafts included. SpecInfer
-    calls it naive sampling; SGLang uses it for trees (target-only sampling).
+    α = Σ p(y)·P(y is drafted). It is lossless for every law, deterministic drafts included. SpecInfer calls
+    it naive sampling; SGLang uses it for trees (target-only sampling).
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> otmd.TargetOnly().acceptance_rate([0.5, 0.25, 0.25], law)  # 33/64
+    0.515625
     """
 
     def serves(self, structure: Structure) -> bool:
         return True
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        return _TargetOnlyRule(target, law)
+        return _PreparedTargetOnly(target, law)
 
     def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
         return curve.target_only_rates(counts)
 
-    def family_bounds(
+    def bounds_by_count(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        largest = law.with_num_drafts(counts[-1])
-        if isinstance(from_one_distribution([largest]), Slots):
-            return super().family_bounds(target, law, counts, tol)
-
-        def bounds(p: FloatArray, at: DraftLaw) -> list[tuple[float, float]]:
-            return [(rate, rate) for rate in at.hit_rates(p, counts)]
-
-        return pairs_by_position(target, largest, len(counts), bounds)
+    ) -> Sequence[tuple[float, float]]:
+        return [(rate, rate) for rate in law.hit_rates(target, counts)]
 
 
-class _TargetOnlyRule(PreparedVerifier):
+class _PreparedTargetOnly(PreparedVerifier):
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        chances = np.zeros(draft_tokens.size)
+        probs = np.zeros(draft_tokens.size)
         rest = self.target.copy()
         for i, token in enumerate(draft_tokens):
             if rest[token] > 0:
                 mass = rest[token]
                 rest[token] = 0.0
-                chances[i] = mass / (mass + rest.sum())
-        return chances
+                probs[i] = mass / (mass + rest.sum())
+        return probs
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         rest = self.target.copy()

@@ -1,4 +1,4 @@
-"""Couplings without communication: rates in fractions and by simulation, losslessness, invariance, floors."""
+"""Couplings without communication: rates in fractions, by quadrature and simulation, invariance."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def test_poisson_and_top_in_fractions(num_drafts):
             (otmd.PoissonCoupling(), otmd.WithReplacement, by_poisson),
             (otmd.GumbelTop(), otmd.WithoutReplacement, by_top),
         ):
-            found = coupling.acceptance_bounds(target, law(draft, num_drafts))
-            assert found == pytest.approx((float(rate), float(rate)), abs=1e-12)
+            bounds = coupling.acceptance_bounds(target, law(draft, num_drafts))
+            assert bounds == pytest.approx((float(rate), float(rate)), abs=1e-12)
 
 
 @pytest.mark.parametrize("num_drafts", [1, 2, 3])
-def test_the_top_is_concave_in_the_chance_with_one_draft(num_drafts):
+def test_the_top_is_concave_in_the_rate_of_one_draft(num_drafts):
     for seed in range(8):
         p, q = fraction_pair(seed, size=5)
         scales = {a / b for a, b in zip(p, q, strict=True)} | {Fraction(k, 4) for k in range(1, 16)}
-        chances = {
+        drafted = {
             1 / (1 + sum(excess(p, q, scale))): drafted_by_top(p, q, num_drafts, scale)
             for scale in scales
         }
-        slopes = [(chances[b] - chances[a]) / (b - a) for a, b in pairwise(sorted(chances))]
-        assert all(one >= two >= 0 for one, two in pairwise(slopes))
+        slopes = [(drafted[b] - drafted[a]) / (b - a) for a, b in pairwise(sorted(drafted))]
+        assert all(before >= after >= 0 for before, after in pairwise(slopes))
 
 
 @pytest.mark.parametrize(("size", "noise", "num_drafts"), [(900, 0.5, 2), (700, 2.0, 5)])
@@ -90,11 +90,11 @@ def test_the_top_against_one_race_a_token(size, noise, num_drafts):
     for y in range(size):
         race = np.append(np.maximum(p[y] / q[y] * q - p, 0.0), 1.0)
         race[y] = 0.0
-        chance = 1.0
+        drafted = 1.0
         if np.count_nonzero(race) > num_drafts:
             raced = otmd.WithoutReplacement(race / race.sum(), num_drafts)
-            chance -= float(raced.containment(np.arange(size + 1) < size))
-        rate += p[y] * chance
+            drafted -= float(raced.containment(np.arange(size + 1) < size))
+        rate += p[y] * drafted
     law = otmd.WithoutReplacement(q, num_drafts)
     low, high = otmd.GumbelTop().acceptance_bounds(p, law)
     assert low - 1e-13 <= rate <= high + 1e-13
@@ -109,21 +109,21 @@ def missed_by_list(p, q, n: int, y: int) -> float:
     kinks = {a / b for a, b in zip(p, q, strict=True) if b > 0 and a / b > start}
     ends = [start, *sorted(kinks)]
 
-    def other(s: float) -> float:
+    def drafted_by_another(s: float) -> float:
         def unreached(c):
             return np.exp(-s * sum(excess(p, q, c)))
 
-        inside = sum(quad(unreached, *each)[0] for each in pairwise(ends))
+        inside = sum(quad(unreached, *span)[0] for span in pairwise(ends))
         return s * q[y] * (inside + quad(unreached, ends[-1], np.inf)[0])
 
     def integrand(s: float) -> float:
         alone = -np.expm1(-s * sum(excess(p, q, start)))
-        return n * np.exp(-n * s) * alone * (1.0 - other(s)) ** (n - 1)
+        return n * np.exp(-n * s) * alone * (1.0 - drafted_by_another(s)) ** (n - 1)
 
     return quad(integrand, 0.0, 40.0 / n, epsabs=1e-8)[0]
 
 
-@pytest.mark.parametrize("num_drafts", [2, 5])
+@pytest.mark.parametrize("num_drafts", [1, 2, 5])
 def test_the_list_against_adaptive_quadrature(num_drafts):
     for p, q in pairs(2, 4, 7):
         missed = sum(p[y] * missed_by_list(p, q, num_drafts, y) for y in range(4) if p[y] > 0)
@@ -141,21 +141,8 @@ def test_the_list_takes_enough_times(num_drafts, monkeypatch):
         rate = otmd.acceptance_rate(otmd.GumbelList(), p, law)
         with monkeypatch.context() as finer:
             finer.setattr("otmd.verifiers.gumbel_list._SPACING", 0.1)
-            wanted = otmd.acceptance_rate(otmd.GumbelList(), p, law)
-        assert rate == pytest.approx(wanted, abs=2e-11)
-
-
-@EVERY
-def test_one_draft_is_gumbel_sampling(name):
-    coupling, law = COUPLINGS[name]
-    for p, q in pairs(6, 6, 1):
-        ratios = [a / b if b > 0 else np.inf for a, b in zip(p, q, strict=True)]
-        wanted = sum(
-            a / (1.0 + sum(excess(p, q, c)))
-            for a, c in zip(p, ratios, strict=True)
-            if np.isfinite(c)
-        )
-        assert coupling.acceptance_rate(p, law(q, 1)) == pytest.approx(wanted, abs=1e-11)
+            finest = otmd.acceptance_rate(otmd.GumbelList(), p, law)
+        assert rate == pytest.approx(finest, abs=2e-11)
 
 
 @EVERY
@@ -176,20 +163,6 @@ def test_output_and_drafts_follow_their_laws_and_meet_at_the_rate(name):
 
 
 @EVERY
-def test_verifying_drafts_alone_is_lossless_and_has_the_rate(name):
-    coupling, law = COUPLINGS[name]
-    rng = np.random.default_rng(1)
-    p, q = rng.dirichlet(np.full(5, 0.7), size=2)
-    drafts = law(q, 3)
-    audit = otmd.audit.losslessness(coupling, p, drafts, 4000, rng=rng)
-    assert audit.impossible == 0
-    assert not audit.faulty
-    rate = coupling.acceptance_rate(p, drafts)
-    assert audit.acceptance.low <= rate <= audit.acceptance.high
-    assert rate <= otmd.optimal_acceptance(p, drafts).rate + 1e-12
-
-
-@EVERY
 def test_the_output_does_not_change_with_the_draft_model(name):
     coupling, _ = COUPLINGS[name]
     rng = np.random.default_rng(2)
@@ -199,16 +172,9 @@ def test_the_output_does_not_change_with_the_draft_model(name):
         again = coupling.clocks(20, 4, rng=seed)
         output = coupling.output_token(p, clocks)
         drafts = [coupling.draft_tokens(rng.dirichlet(np.ones(20)), clocks) for _ in range(3)]
-        assert len({tuple(each.tolist()) for each in drafts}) > 1
+        assert len({tuple(tokens.tolist()) for tokens in drafts}) > 1
         assert coupling.output_token(p, again) == output
         assert output in coupling.draft_tokens(p, clocks)
-
-
-@EVERY
-def test_equal_distributions_always_agree(name):
-    coupling, law = COUPLINGS[name]
-    q = np.random.default_rng(3).dirichlet(np.ones(8))
-    assert coupling.acceptance_rate(q, law(q, 3)) == pytest.approx(1.0, abs=1e-11)
 
 
 @EVERY
@@ -259,7 +225,7 @@ def test_hostile_pairs(name, case):
             assert high == pytest.approx(sum(a for a, b in zip(p, q, strict=True) if b > 0))
 
 
-def test_bounds_of_the_top_are_certain_at_every_tolerance():
+def test_bounds_of_the_top_hold_at_every_tolerance():
     p, q = np.random.default_rng(5).dirichlet(np.full(400, 0.1), size=2)
     law = otmd.WithoutReplacement(q, 3)
     bounds = [otmd.GumbelTop().acceptance_bounds(p, law, tol) for tol in (1e-1, 1e-3, 1e-5)]
@@ -268,31 +234,11 @@ def test_bounds_of_the_top_are_certain_at_every_tolerance():
     assert bounds[-1][1] - bounds[-1][0] <= 1e-5
 
 
-def test_drafts_without_replacement_agree_at_least_as_often_as_with():
-    for p, q in pairs(9, 6, 6):
-        q = 0.9 * q + 0.1 / 6
-        with_them = otmd.acceptance_rate(otmd.PoissonCoupling(), p, otmd.WithReplacement(q, 3))
-        without = otmd.acceptance_rate(otmd.GumbelTop(), p, otmd.WithoutReplacement(q, 3))
-        assert without >= with_them - 1e-6
-
-
-def test_they_stand_beside_the_verifiers():
-    p, q = np.random.default_rng(8).dirichlet(np.ones(6), size=2)
-    rules = [otmd.GumbelTop, otmd.PoissonCoupling, otmd.GumbelList, otmd.RecursiveRejection]
-    laws = [otmd.WithReplacement, otmd.WithoutReplacement]
-    rows = otmd.compare(p, q, [2], laws=laws, verifiers=rules).to_dicts()
-    assert {row["verifier"] for row in rows} == {rule.__name__ for rule in rules}
-    assert all(row["gap"] >= -1e-9 for row in rows)
-
-
-def test_errors_name_what_was_wanted():
+def test_errors_name_what_was_expected():
     coupling, p = otmd.GumbelTop(), np.array([0.5, 0.5, 0.0])
-    rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"clocks: got shape \(2,\)"):
         coupling.output_token(p, np.ones(2))
     with pytest.raises(ValueError, match="expected 3 or more"):
-        coupling.draft_tokens(p, coupling.clocks(rng, 3, 3))
+        coupling.draft_tokens(p, coupling.clocks(3, 3, rng=0))
     with pytest.raises(ValueError, match="no closed form given the drafts"):
         coupling.output_distribution(p, otmd.WithoutReplacement(p, 2))
-    with pytest.raises(otmd.UnsupportedLaw):
-        coupling.acceptance_rate(p, otmd.WithReplacement(p, 2))

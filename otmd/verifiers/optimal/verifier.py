@@ -1,4 +1,4 @@
-"""The optimal rule: as many drafts accepted as any lossless verifier can."""
+"""The optimal verifier: as many drafts accepted as any lossless verifier can."""
 
 import numpy as np
 from scipy.special import comb
@@ -16,15 +16,25 @@ class Optimal(Verifier):
     Let H* be the smallest minimiser of p(H) − g(H). If some drafts lie outside H*, one of them is chosen;
     otherwise one of the drafts or none is. Each is chosen with probability proportional to its weight. The
     weights are solved for such that every token of H* is chosen with its p, and no token with more. If the
-    weights found choose a token with more than its p, its acceptance is thinned. So the rule is lossless at
-    every tolerance.
+    weights found choose a token with more than its p, its acceptance is thinned. So it is lossless at every
+    tolerance.
 
     Parameters
     ----------
     tol : float
-        How far below α* the acceptance rate may stay; positive. Where the search for the weights ends before
+        The acceptance rate may stay so far below α*; positive. Where the search for the weights ends before
         that, as it may without replacement and with many cuts that are equally good, ``status`` of
         :meth:`certificate` says so.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> target_probs, law = [0.5, 0.25, 0.25], otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> verifier = otmd.Optimal()
+    >>> verifier.certificate(target_probs, law).status
+    'optimal within the tolerance of 1e-10'
+    >>> round(verifier.acceptance_rate(target_probs, law), 9)  # α* = 15/16
+    0.9375
     """
 
     def __init__(self, tol: float = 1e-10) -> None:
@@ -45,20 +55,20 @@ class Optimal(Verifier):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
             choice = plan_independent(remaining, random, self.tol)
-        return _OptimalRule(target, law, structure.deterministic, choice)
+        return _PreparedOptimal(target, law, structure.deterministic, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        rule = self.prepare_position(target, law)
-        by_residual = rule.choice.residual_hit_bound if isinstance(rule.choice, ChoicePlan) else 0.0
-        return rule.rate, rule.rate + by_residual
+        prepared = self.prepare_position(target, law)
+        by_residual = getattr(prepared.choice, "residual_hit_bound", 0.0)
+        return prepared.rate, prepared.rate + by_residual
 
 
-class _OptimalRule(ChoosingVerifier):
+class _PreparedOptimal(ChoosingVerifier):
     def _copies(self, token: int, slots: Slots) -> FloatArray:
         """See :class:`ChoosingVerifier`.
 
-        The rule has a clock at each draft and accepts the one whose clock rings first. It treats all drafts
-        alike, so the probability depends only on how many of them hold the token.
+        Each draft has a clock, and the one whose clock rings first is accepted. All drafts are treated alike,
+        so the probability depends only on the number of them that hold the token.
         """
         plan, more = self.choice, np.arange(slots.num_drafts)
         assert isinstance(plan, ChoicePlan)

@@ -12,68 +12,36 @@ from reference import Law, Number, Probs
 def split_mass(q: Probs, ratio: Probs, nodes: Probs, low: Number, high: Number) -> list[Number]:
     """Each token's q between the two nodes around its ratio, so that their mean ratio is its own."""
     mass: list[Number] = [0] * len(nodes)
-    for drawn, own in zip(q, ratio, strict=True):
-        if not (low <= own < high and drawn > 0):
+    for drawn, value in zip(q, ratio, strict=True):
+        if not (low <= value < high and drawn > 0):
             continue
-        if own >= nodes[-1]:
+        if value >= nodes[-1]:
             mass[-1] += drawn
             continue
-        above = next(g for g, node in enumerate(nodes) if node > own)
-        to_above = (own - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
+        above = next(g for g, node in enumerate(nodes) if node > value)
+        to_above = (value - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
         mass[above] += drawn * to_above
         mass[above - 1] += drawn * (1 - to_above)
     return mass
 
 
-def clock_choice(
-    weights: Probs, masses: Probs, n: int, never: Number, rejection: Number
-) -> list[Number]:
-    """P(class g is chosen) when one of n drafts is, in proportion to the weights; the rejection last.
-
-    Drafts of the mass `never` have weight 0. Every tuple of classes is visited.
-    """
-    size = len(masses)
-    rates: list[Number] = [0] * (size + 1)
-    every = [*masses, never]
-    for classes in product(range(size + 1), repeat=n):
-        chance = math.prod(every[g] for g in classes)
-        drafted = [g for g in classes if g < size]
-        total = rejection + sum(weights[g] for g in drafted)
-        for g in drafted:
-            rates[g] += chance * weights[g] / total
-        if rejection:
-            rates[size] += chance * rejection / total
-    return rates
-
-
-def clock_potential(weights: Probs, masses: Probs, n: int, never: float, rejection: float) -> float:
-    """E[log of the sum of the weights], over the tuples where that sum is positive."""
-    every, heavy = [*masses, never], [*weights, 0.0]
-    mean = 0.0
-    for classes in product(range(len(every)), repeat=n):
-        total = rejection + sum(heavy[g] for g in classes)
-        if total > 0:
-            mean += math.prod(every[g] for g in classes) * math.log(total)
-    return mean
-
-
-def clock_chances(
+def clock_choice_probs(
     classes: Sequence[int], shares: Probs, weights: Probs, rejection: Number
 ) -> list[Number]:
     """P(draft i is chosen), each draft of its class or of the next one, drawn by its share."""
-    chances: list[Number] = [0] * len(classes)
+    probs: list[Number] = [0] * len(classes)
     for ups in product((0, 1), repeat=len(classes)):
-        chance: Number = 1
+        prob: Number = 1
         for up, share in zip(ups, shares, strict=True):
-            chance = chance * (1 - share if up else share)
-        if not chance:
+            prob = prob * (1 - share if up else share)
+        if not prob:
             continue
         drawn = [g + up for g, up in zip(classes, ups, strict=True)]
         total = rejection + sum(weights[g] for g in drawn)
         for i, g in enumerate(drawn):
             if weights[g]:
-                chances[i] += chance * weights[g] / total
-    return chances
+                probs[i] += prob * weights[g] / total
+    return probs
 
 
 def race_product(law: Law, silent: Probs) -> Number:
@@ -95,20 +63,23 @@ def arrivals(
 ) -> tuple[list[float], list[float]]:
     """Multiply tokens onto two series at one time, by trying every set of those that have arrived.
 
-    The first counts arrivals before the time, the second the others beside one at the time itself; every
+    The first counts arrivals before the time, the second the others before one at the time itself; every
     arrival is multiplied by the token's ℓ.
     """
     order, size = len(count), len(rates)
     counted, ended = [0.0] * order, [0.0] * order
     for came in product((False, True), repeat=size):
-        chance, number = 1.0, sum(came)
-        for rate, ell, here in zip(rates, silent, came, strict=True):
-            chance *= -math.expm1(-rate * time) * ell if here else math.exp(-rate * time)
+        number = sum(came)
+        prob = 1.0
+        for rate, ell, arrived in zip(rates, silent, came, strict=True):
+            prob *= -math.expm1(-rate * time) * ell if arrived else math.exp(-rate * time)
         # One of the absent arrives at this very time.
-        rings = sum(r * ell for r, ell, here in zip(rates, silent, came, strict=True) if not here)
+        rings = sum(
+            r * ell for r, ell, arrived in zip(rates, silent, came, strict=True) if not arrived
+        )
         for m in range(order - number):
-            counted[m + number] += chance * count[m]
-            ended[m + number] += chance * (last[m] + rings * count[m])
+            counted[m + number] += prob * count[m]
+            ended[m + number] += prob * (last[m] + rings * count[m])
     return counted, ended
 
 
@@ -122,12 +93,12 @@ def race_choice_rates(
     rates: list[Number] = [0] * (len(weights) + 1)
     for tokens, mass in law.items():
         for ups in product((0, 1), repeat=len(tokens)):
-            chance = mass
+            prob = mass
             for y, up in zip(tokens, ups, strict=True):
-                chance = chance * (1 - shares[y] if up else shares[y])
-            drawn = [classes[y] + up for y, up in zip(tokens, ups, strict=True)] if chance else []
+                prob = prob * (1 - shares[y] if up else shares[y])
+            drawn = [classes[y] + up for y, up in zip(tokens, ups, strict=True)] if prob else []
             total = rejection + sum(weights[g] for g in drawn)
             for g in drawn:
-                rates[g] += chance * weights[g] / total if total else 0
-            rates[-1] += chance * rejection / total if total else 0
+                rates[g] += prob * weights[g] / total if total else 0
+            rates[-1] += prob * rejection / total if total else 0
     return rates

@@ -1,4 +1,4 @@
-"""The rates of a race's classes against sums over every draft tuple."""
+"""The rates of a race's classes, and the locations of tail tokens, against sums over every draft tuple."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ import choice_twins
 import numpy as np
 import pytest
 import reference
-from race_plans import tail_at
 from strategies import Array, unit
 
-import otmd
 from otmd.laws.race.quadrature import HEAVY, POWERS, latest_win, win_times
 from otmd.verifiers.optimal.choice_plan import Quadrature
 from otmd.verifiers.optimal.race_pair import HEAVY_PAIR, PairRace, PairRates
 from otmd.verifiers.optimal.race_rates import ClassRates, TimedRace, TimedRates
+from otmd.verifiers.optimal.race_tail import Tail, move_tokens, ratio_values
 
 ROUNDING = 1e-13
 NODES = np.array([0.0, 0.7, 1.5])
+
+
+def tail_at(ratios: Array, rates: Array, nodes: Array, inert: Array, n: int) -> Tail:
+    """A tail of tokens with these p/q."""
+    tail = Tail.at_ratios(rates, rates * ratios, ratios, nodes, 0, inert)
+    return tail.moved(ratio_values(nodes, n, 1.0))[0]
 
 
 def at_times(rates: Array, times: Array, steps: Array, n: int, silent: Array) -> float:
@@ -33,9 +38,9 @@ def at_times(rates: Array, times: Array, steps: Array, n: int, silent: Array) ->
 
 
 def ends_of(silent: Array) -> list[tuple[Array, Array]]:
-    """ℓ with each token's own set to 1, and to 0: the expectation is linear in it."""
+    """ℓ with that of each token set to 1, and to 0: the expectation is linear in it."""
     tokens = np.eye(silent.size, dtype=bool)
-    return [(np.where(own, 1.0, silent), np.where(own, 0.0, silent)) for own in tokens]
+    return [(np.where(token, 1.0, silent), np.where(token, 0.0, silent)) for token in tokens]
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -50,22 +55,24 @@ def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> Non
         heavy = np.array(split)
         rates = rng.uniform(0.0, 0.2, 5) * np.where(heavy, 20.0, 1.0)
         nodes = np.vstack([rng.random((2, 3)), rng.integers(0, 2, (2, 3)).astype(float)])
-        places = rng.uniform(0.0, 1.5, (~heavy).sum())
-        tail = tail_at(places, rates[~heavy], NODES, np.zeros(POWERS), n)
+        ratios = rng.uniform(0.0, 1.5, (~heavy).sum())
+        tail = tail_at(ratios, rates[~heavy], NODES, np.zeros(POWERS), n)
         silent = rng.random((4, 5))
         above = nodes[:, tail.lower + 1]
         silent[:, ~heavy] = above + tail.share * (nodes[:, tail.lower] - above)
         times, steps = np.array([0.02, 0.4, 1.0]), rng.random(3)
         race = TimedRace(n, rates[heavy], blocked, Quadrature(times, steps))
-        found = race.choice(silent[:, heavy], nodes, tail.moments)
+        choice = race.choice(silent[:, heavy], nodes, tail.moments)
         for j, ells in enumerate(silent):
             expected = partial(at_times, rates, times, steps * np.exp(-blocked * times), n)
-            slopes = [expected(one) - expected(zero) for one, zero in ends_of(ells)]
-            own = silent[j, ~heavy]
-            powers = own ** np.arange(n)[:, None], rates[~heavy] ** np.arange(POWERS)[:, None]
-            of_tail = np.einsum("mr,mt,rt->t", found.tail[..., j], *powers)
-            assert found.expected[j] == pytest.approx(expected(ells), abs=ROUNDING)
-            np.testing.assert_allclose(found.heavy[j], np.array(slopes)[heavy], atol=ROUNDING)
+            slopes = [expected(high) - expected(low) for high, low in ends_of(ells)]
+            powers = (
+                silent[j, ~heavy] ** np.arange(n)[:, None],
+                rates[~heavy] ** np.arange(POWERS)[:, None],
+            )
+            of_tail = np.einsum("mr,mt,rt->t", choice.tail[..., j], *powers)
+            assert choice.expected[j] == pytest.approx(expected(ells), abs=ROUNDING)
+            np.testing.assert_allclose(choice.heavy[j], np.array(slopes)[heavy], atol=ROUNDING)
             np.testing.assert_allclose(of_tail, np.array(slopes)[~heavy], atol=ROUNDING)
 
 
@@ -98,19 +105,23 @@ class Race:
         if not pairs:
             times = Quadrature(*win_times(1.0, latest, n, n))
             race = TimedRace(n, rates[heavy], blocked, times)
-        places = rng.choice([0.0, 0.3, 0.7, 1.1, 1.5], 3)
-        tail = tail_at(places, rates[4:], NODES, np.zeros(POWERS), n)
+        ratios = rng.choice([0.0, 0.3, 0.7, 1.1, 1.5], 3)
+        tail = tail_at(ratios, rates[4:], NODES, np.zeros(POWERS), n)
         able = rng.random(heavy.size) < 0.8
         able_nodes = np.array([False, True, seed % 4 > 0 or pairs])
         rejects = seed % 2 == 0
         if not able.any():
             able[0] = True
-        known = tail, able_nodes, able, rejects
-        own = PairRates(*known, race) if isinstance(race, PairRace) else TimedRates(*known, race)
+        shared = tail, able_nodes, able, rejects
+        balance = (
+            PairRates(*shared, race) if isinstance(race, PairRace) else TimedRates(*shared, race)
+        )
         law = {tokens: mass for tokens, mass in law.items() if not gone or 0 not in tokens}
         classes = [0] * gone + (3 + np.arange(heavy.size)).tolist() + tail.lower.tolist()
         count = int(able_nodes.sum() + able.sum()) + rejects
-        return cls(law, own, classes, [1.0] * 4 + tail.share.tolist(), rng.uniform(-6, 0, count))
+        return cls(
+            law, balance, classes, [1.0] * 4 + tail.share.tolist(), rng.uniform(-6, 0, count)
+        )
 
     def clocks(self) -> tuple[list[float], float]:
         weights = self.balance.weights(self.log_weights)
@@ -118,15 +129,17 @@ class Race:
 
 
 @pytest.mark.parametrize(("n", "pairs"), [(2, True), (2, False), (3, False), (4, False)])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     race = Race.random(n, seed, pairs)
     weights, rejection = race.clocks()
-    wanted = choice_twins.race_choice_rates(race.law, race.classes, race.shares, weights, rejection)
+    expected = choice_twins.race_choice_rates(
+        race.law, race.classes, race.shares, weights, rejection
+    )
     able = np.concatenate([race.balance.able_nodes, race.balance.able_heavy])
     rates, coupling = race.balance(race.log_weights)
     np.testing.assert_allclose(
-        rates, np.array(wanted, float)[np.append(able, race.balance.rejects)], rtol=1e-11
+        rates, np.array(expected, float)[np.append(able, race.balance.rejects)], rtol=1e-11
     )
     np.testing.assert_allclose(coupling, coupling.T, rtol=1e-12)
     assert (coupling >= 0).all()
@@ -136,9 +149,9 @@ def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     tokens = [0.0] * 7
     for drafts, mass in race.law.items():
         located = [race.classes[y] for y in drafts], [race.shares[y] for y in drafts]
-        chances = choice_twins.clock_chances(*located, [*weights, 0.0], rejection)
-        for y, chance in zip(drafts, chances, strict=True):
-            tokens[y] += mass * chance
+        probs = choice_twins.clock_choice_probs(*located, [*weights, 0.0], rejection)
+        for y, prob in zip(drafts, probs, strict=True):
+            tokens[y] += mass * prob
     np.testing.assert_allclose(values, np.array(tokens[4:], float), rtol=1e-11, atol=1e-300)
 
 
@@ -156,35 +169,63 @@ def test_how_the_rates_of_two_drafts_depend_on_the_weights() -> None:
             np.testing.assert_allclose(coupling[g, others], slope[others], atol=1e-10)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_expectations_are_those_of_every_tuple(n: int) -> None:
-    for seed in range(12):
-        race = Race.random(n, seed)
-        (weights, _), times = race.clocks(), np.array([0.0, 0.3, 5.0, 1e4])
-        assert isinstance(race.balance, TimedRates)
-        clocks = race.balance.weights(race.log_weights)
-        silent = (np.exp(-np.outer(times, own)) for own in (clocks.heavy, clocks.nodes))
-        found = race.balance.race.choice(*silent, race.balance.tail.moments)
-        for j, s in enumerate(times):
-            rings = np.exp(-s * np.array([*weights, 0.0]))
-            silent = [
-                share * rings[g] + (1.0 - share) * rings[g + 1]
-                for g, share in zip(race.classes, race.shares, strict=True)
-            ]
-            wanted = float(choice_twins.race_product(race.law, silent))
-            assert found.expected[j] == pytest.approx(wanted, abs=ROUNDING), (seed, s)
-            slopes = np.array(choice_twins.race_slopes(race.law, silent), float)
-            slopes = slopes[4 - race.balance.able_heavy.size : 4]
-            np.testing.assert_allclose(found.heavy[j], slopes, atol=ROUNDING, err_msg=str(seed))
+# ---------------------------------------------------------------- locations
 
 
-def test_a_search_that_is_cut_short_is_lossless_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(0)
-    p, q = rng.dirichlet(np.full(6, 0.5), size=2)
-    law, rule = otmd.WithoutReplacement(q, 3), otmd.Optimal()
-    assert rule.certificate(p, law).status.startswith("optimal")
-    monkeypatch.setattr("otmd.verifiers.optimal.race_plan._MOST_WORK", 0)
-    assert "more than the tolerance" in rule.certificate(p, law).status
-    np.testing.assert_allclose(rule.output_distribution(p, law), p, atol=1e-12)
+MORE_NODES = np.array([0.0, 0.5, 0.9, 2.0])
+
+
+def polynomial(terms: Array, share: float, rate: float) -> float:
+    """Σ terms[a, r] share^a rate^r, term by term."""
+    return sum(terms[a, r] * share**a * rate**r for a, r in np.ndindex(*terms.shape))
+
+
+def test_tokens_are_located_between_their_nodes() -> None:
+    ratios = np.array([0.0, 0.1, 0.5, 0.7, 0.9, 1.9999, 2.0, 2.5])
+    rates, inert = np.full(8, 0.01), np.zeros(POWERS)
+    tail = Tail.at_ratios(rates, ratios * rates / 3.0, ratios, MORE_NODES, 0, inert)
+    assert tail.lower.tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
+    ratio = tail.share * MORE_NODES[tail.lower] + (1.0 - tail.share) * MORE_NODES[tail.lower + 1]
+    np.testing.assert_allclose(ratio, np.minimum(ratios, 2.0), atol=1e-15)
+
+
+@pytest.mark.parametrize("lowest", [0, 1])
+@pytest.mark.parametrize("seed", range(6))
+def test_tokens_are_placed_where_they_are_chosen_with_their_p(seed: int, lowest: int) -> None:
+    """Each token is placed where it is chosen with its p; values rise along the nodes and with the share."""
+    rng = np.random.default_rng([61, seed])
+    rates = 10.0 ** rng.uniform(-12, -1, 60)
+    ratios = rng.uniform(MORE_NODES[lowest], 2.0, 60)
+    start = Tail.at_ratios(rates, rates * ratios, ratios, MORE_NODES, lowest, np.zeros(POWERS))
+    lower = start.lower
+    share = start.share
+    terms = np.zeros((4, 3, POWERS))
+    terms[:, 0, 1] = [0.0, 0.6, 1.0, 1.8]
+    terms[1:, 1, 2] = rng.uniform(-0.5, 0.5, 3)
+    below = terms[:-1]
+    above = terms[1:]
+    target = rates * rng.uniform(0.0, 2.2, 60)
+    moments = np.full((3, 5, POWERS), 0.25)
+    by_node = np.zeros(4)
+    values = np.empty(60)
+    tokens = rates, target, np.stack([below, above], axis=-1), MORE_NODES, lowest, 1e-3
+    move_tokens(*tokens, lower, share, values, moments, by_node)
+    moved = lower.copy(), share.copy()
+    move_tokens(*tokens, *moved, values, np.zeros((3, 5, POWERS)), np.zeros(4))
+    at_end = (lower == 2) & (share == 0.0)
+    at_lowest = (lower == 1) & (share == 1.0) & (lowest == 1)
+    assert at_end.any()
+    assert at_lowest.any() == (lowest == 1)
+    assert (target[at_end] >= values[at_end] * (1.0 - 1e-9)).all()
+    assert (target[at_lowest] <= values[at_lowest] * (1.0 + 1e-9)).all()
+    inside = ~at_end & ~at_lowest
+    np.testing.assert_allclose(values[inside], target[inside], rtol=1e-7)
+    for g, a, r in np.ndindex(*moments.shape):
+        members = np.flatnonzero(lower == g)
+        total = 0.25 + sum(share[members] ** a * rates[members] ** r)
+        assert moments[g, a, r] == pytest.approx(total, rel=ROUNDING), (g, a, r)
+    mass = np.zeros(4)
+    for g, s, rate, mine in zip(lower, share, rates, target, strict=True):
+        parts = s * polynomial(below[g], s, rate), (1.0 - s) * polynomial(above[g], s, rate)
+        mass[g : g + 2] += mine * np.array(parts) / sum(parts)
+    np.testing.assert_allclose(by_node, mass, rtol=1e-11)

@@ -1,0 +1,88 @@
+"""The defaults of a verifier: enumeration, the laws of a user's class, and the checks of its answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.verifiers import verifiers_serving
+from otmd.verifiers.prepared import PreparedVerifier
+
+P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
+
+
+@pytest.mark.parametrize(
+    "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.TargetOnly()], ids=repr
+)
+def test_bounds_are_arrays_of_their_own(verifier: otmd.Verifier) -> None:
+    low, high = verifier.acceptance_bounds(P[None], otmd.WithReplacement(Q, 3))
+    before = np.array(high)
+    low -= 1.0
+    np.testing.assert_array_equal(high, before)
+
+
+@pytest.mark.parametrize(
+    "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Stratified]
+)
+def test_a_derived_law_is_served_by_what_it_says_of_itself(kind: type[otmd.DraftLaw]) -> None:
+    law, derived = kind(Q, 2), type("Derived", (kind,), {})(Q, 2)
+    served = {type(verifier) for verifier in verifiers_serving(law)}
+    assert {type(verifier) for verifier in verifiers_serving(derived)} == served
+    assert otmd.optimal_acceptance(P, derived).rate == otmd.optimal_acceptance(P, law).rate
+
+
+@pytest.mark.parametrize(
+    "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Hub, otmd.Stratified]
+)
+def test_a_derived_law_that_draws_otherwise_has_no_structure(kind: type[otmd.DraftLaw]) -> None:
+    """Its drafts are given in reverse order, which some verifiers and audits would take for the other."""
+
+    class Reversed(kind):
+        def position_sample(self, rng, count):
+            return super().position_sample(rng, count)[:, ::-1]
+
+        def position_tuple_prob(self, draft_tokens):
+            return super().position_tuple_prob(draft_tokens[:, ::-1])
+
+        def can_draw(self, draft_tokens):
+            return super().can_draw(draft_tokens[::-1])
+
+    law = Reversed(Q, 2)
+    assert [type(verifier) for verifier in verifiers_serving(law)] == [otmd.TargetOnly]
+    best = otmd.optimal_acceptance(P, law).rate
+    assert best == pytest.approx(otmd.optimal_acceptance(P, kind(Q, 2)).rate, abs=1e-12)
+    first = law.next_draft_probs(())
+    assert first == pytest.approx(law.enumerate()[1] @ np.eye(3)[law.enumerate()[0][:, 0]])
+    np.testing.assert_allclose(otmd.TargetOnly().output_distribution(P, law), P, atol=1e-12)
+
+
+def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:
+    class Enumerated(otmd.KSequential):
+        position_bounds = otmd.Verifier.position_bounds
+        curve_rates = otmd.Verifier.curve_rates
+
+    for n in (1, 2, 3):
+        law = otmd.WithReplacement(Q, n)
+        rate = otmd.acceptance_rate(otmd.KSequential(), P, law)
+        assert otmd.acceptance_rate(Enumerated(), P, law) == pytest.approx(rate, abs=1e-14)
+
+
+@pytest.mark.parametrize("faulty", ["accept_probs", "residual"])
+def test_an_answer_that_is_no_probability_is_named(faulty: str) -> None:
+    class Broken(PreparedVerifier):
+        def accept_probs(self, draft_tokens):
+            return np.full(draft_tokens.size, 1.7 if faulty == "accept_probs" else 0.5)
+
+        def residual(self, draft_tokens):
+            return 2.0 * self.target if faulty == "residual" else self.target
+
+    class Breaking(otmd.KSequential):
+        def prepare_position(self, target, law):
+            return Broken(target, law)
+
+    law = otmd.WithReplacement(Q, 2)
+    with pytest.raises(ValueError, match=rf"Broken\.{faulty}: got"):
+        Breaking().output_distribution(P, law)
+    with pytest.raises(ValueError, match=rf"Broken\.{faulty}: got"):
+        Breaking().verify(P, law, np.tile([0, 1], (50, 1)), rng=0)
