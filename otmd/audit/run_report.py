@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otmd.audit.boundary_cases import OUTPUT_MISSING, BoundaryCase, rows_in_words
-from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, NUM_STATEMENTS, OUTPUTS
+from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, MOST_CELLS, NUM_STATEMENTS, OUTPUTS, Band, Claim
 from otmd.audit.counts import detectable_total_variation
-from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.mistakes import Explanation
+from otmd.audit.samples import Report
 
 _GROUPS_SHOWN = 3
 _ALARM = {True: "REFUTED", False: "none"}
@@ -89,15 +89,6 @@ _METRICS = Listing(
 )
 
 
-class _GroupRow(NamedTuple):
-    name: str
-    side: str
-    alarm: str
-    num_samples: int
-    p_value: float
-    order: str
-
-
 @dataclass(frozen=True)
 class Statement:
     """The verdict on the outputs, or on the drafts.
@@ -147,7 +138,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class RecordedRunAudit:
+class RecordedRunAudit(Report):
     """The result of an audit of a recorded run.
 
     A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
@@ -164,8 +155,6 @@ class RecordedRunAudit:
         The claims for which anything was recorded; the classes of output tokens by p/q, and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
-    most_repeated : str
-        The two drafts of a position that are equal too often, in words; empty if none are.
     """
 
     num_rows: int
@@ -178,7 +167,6 @@ class RecordedRunAudit:
     acceptance: PooledAcceptance | None
     bands: tuple[tuple[Band, ...], ...]
     explanations: dict[str, Explanation]
-    most_repeated: str
     metrics: tuple[Metric, ...]
 
     @property
@@ -322,22 +310,27 @@ class RecordedRunAudit:
 
     def _depth_rows(self) -> list[tuple]:
         """A row for each group of each side: the smallest p-value of its bets."""
-        rows: dict[tuple[str, str], _GroupRow] = {}
-        for claim in self.claims:
+        rows: dict[tuple[str, str], tuple] = {}
+        by_p_value = sorted(
+            ((group, claim) for claim in self.claims for group in claim.groups),
+            key=lambda pair: pair[0].p_value,
+        )
+        for group, claim in by_p_value:
             kind = CLAIMS[claim.name]
-            for group in claim.groups:
-                alarm = _ALARM[group.p_value <= claim.level]
-                row = _GroupRow(
-                    group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order
-                )
-                key = (group.name, kind.side)
-                rows[key] = min(rows.get(key, row), row, key=lambda row: row.p_value)
-        names = {name for name, _ in rows}
-        no_alarm = all(row.alarm == _ALARM[False] for row in rows.values())
-        return [] if len(names) <= 2 and no_alarm else [*rows.values()]
+            alarm = _ALARM[group.p_value <= claim.level]
+            row = (group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order)
+            rows.setdefault((group.name, kind.side), row)
+        order = dict.fromkeys(
+            (group.name, CLAIMS[claim.name].side) for claim in self.claims for group in claim.groups
+        )
+        no_alarm = all(row[2] == _ALARM[False] for row in rows.values())
+        too_few = len({name for name, _ in rows}) <= 2
+        return [] if too_few and no_alarm else [rows[key] for key in order]
 
-    def __str__(self) -> str:
-        return "\n\n".join(filter(None, ["\n".join(self.said), *map(str, self.tables)]))
+    @property
+    def details(self) -> list[str]:
+        """The sentences below the verdict, and the tables, each after an empty line."""
+        return [*self.said[1:], *(f"\n{table}" for table in self.tables if table.rows)]
 
     @property
     def said(self) -> list[str]:
@@ -350,8 +343,6 @@ class RecordedRunAudit:
             lines.append(f"Usual cause of such rows: {most.usually}")
         elif not self.explanations and any(claim.refuted for claim in self.claims):
             lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
-        if self.most_repeated:
-            lines.append(f"Most often equal: {self.most_repeated}")
         alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
         lines.append(f"Drafts by law {self.law}; {alarm}")
         if self.acceptance:
