@@ -146,7 +146,7 @@ def hostile_pairs() -> list[Pair]:
 
 
 def hostile_names() -> list[str]:
-    """What is hostile about each of :func:`hostile_pairs`, in their order."""
+    """Names of the pairs of :func:`hostile_pairs`, in their order."""
     return list(_HOSTILE)
 
 

@@ -206,6 +206,7 @@ PLAIN = [
     "otmd/laws/structure.py",
     "otmd/audit",
     "otmd/engines",
+    "otmd/models",
     "otmd/testing.py",
     "otmd/probabilities.py",
     "otmd/laws/race",

@@ -1,17 +1,14 @@
 """Audits: is a verifier lossless, and were its drafts drawn from the declared law.
 
-=================================================  ================================================
-subject                                                  modules, each using only those above it
-=================================================  ================================================
-statistics: counts in cells, bets                        ``counts``, ``bets``
-arguments, reports, ceilings and declared laws           ``samples``
-a verifier, by samples and by enumeration                ``by_samples``, ``by_enumeration``
-a recorded run: its rows, their claims and evidence      ``records``, ``boundary_cases``, ``claims``, ``tally``
-mistakes that explain drafts and output tokens           ``mistakes``, ``draft_mistakes``, ``output_mistakes``
-drafts of a law                                          ``draft_samples``
-the cause of a fault in a recorded run                   ``positions``, ``causes``
-the report on a recorded run, and the audit in one pass  ``metrics``, ``run_report``, ``run_audit``
-=================================================  ================================================
+Modules, each of which uses only those above it:
+
+- ``counts``, ``bets``: tests of counts in cells, and bets that are valid whenever one looks;
+- ``samples``: arguments, reports, ceilings of the acceptance, declared laws;
+- ``by_samples``, ``by_enumeration``: audits of a verifier;
+- ``records``, ``boundary_cases``, ``claims``, ``metrics``, ``tally``: a recorded run;
+- ``mistakes``, ``draft_mistakes``, ``draft_samples``: mistakes, and the audit of drafts;
+- ``positions``, ``output_mistakes``, ``causes``: the cause of a fault in a recorded run;
+- ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass.
 """
 
 from otmd.audit.boundary_cases import BoundaryCase

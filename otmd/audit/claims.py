@@ -186,8 +186,8 @@ class Claim:
     """Three statements about a claim on many positions, each with the false-alarm rate ``level``.
 
     The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
-    advance. The ``betting_p_value`` is valid at any time: half of its share is for all rows, the
-    rest for ``groups`` of them. ``total_variation_bound`` is a lower bound of the mean total variation from the
+    advance. The ``betting_p_value`` is valid at any time: half of its share is for all rows, the rest
+    for ``groups`` of them. ``total_variation_bound`` is a lower bound of the mean total variation from the
     claimed distributions, over the held-out half of the samples. The G-test finds a total variation of
     ``detectable`` on the cells with probability 0.9.
     """

@@ -57,12 +57,15 @@ class NGramDraft:
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
         """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
-        wanted = range(len(token_ids)) if rows is None else rows
-        counted, read, laws = ContextNGram(self.model, self.context), 0, {}
-        for row in sorted(wanted):
+        asked = range(len(token_ids)) if rows is None else rows
+        counted = ContextNGram(self.model, self.context)
+        read = 0
+        probs = {}
+        for row in sorted(asked):
             counted.extend(token_ids[read : row + 1])
-            laws[row], read = counted.probs(), row + 1
-        return np.log([laws[row] for row in wanted]).astype(np.float32)
+            probs[row] = counted.probs()
+            read = row + 1
+        return np.log([probs[row] for row in asked]).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""
@@ -117,7 +120,8 @@ def load_draft(
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     """Number of tokens of two models, and padding rows of each; ValueError if their token maps differ."""
-    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    ours = target.tokenizer.get_vocab()
+    theirs = draft.tokenizer.get_vocab()
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
         examples = ", ".join(

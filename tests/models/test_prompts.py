@@ -72,13 +72,6 @@ def test_passages_are_whole_and_keep_their_spaces():
     assert len(records[0].text.split()) == 120
 
 
-def test_a_short_text_is_one_passage():
-    (record,) = passages("just three words", "d", "s")
-    assert record.text + record.answer == "just three words"
-    (alone,) = passages("one", "d", "s")
-    assert (alone.text, alone.answer) == ("one", None)
-
-
 def test_own_jsonl(tmp_path):
     rows = [
         {"text": "a"},
@@ -90,14 +83,6 @@ def test_own_jsonl(tmp_path):
         Prompt("mine/001", "mine", "a", None),
         Prompt("7", "law", "b", "c", True),
     ]
-
-
-def test_own_text(tmp_path):
-    path = tmp_path / "novel.txt"
-    path.write_text("\n\n".join("word " * 160 for _ in range(3)))
-    prompts = load_prompts([str(path)], per_domain=2)
-    assert [p.domain for p in prompts] == ["novel", "novel"]
-    assert all(p.continuation and p.answer for p in prompts)
 
 
 @pytest.mark.parametrize(
