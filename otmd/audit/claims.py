@@ -63,45 +63,43 @@ def _scattered(vocab_size: int) -> FloatArray:
     return (np.arange(vocab_size, dtype=np.uint64) * _SPREAD).astype(np.float64)
 
 
-_FALSE_OUTPUTS = "the output tokens do not follow the target distribution"
-_FALSE_DRAFTS = "the drafts were not drawn from the recorded draft distribution"
-# Ties fall to the lower id, so a key of zeros is the order of token ids.
-_KEYS: dict[str, Callable[[Before], FloatArray]] = {
-    "p/q": lambda at: counts.ratios(at.probs, at.draft_probs),
-    "p": lambda at: -at.probs,
-    "q": lambda at: -at.draft_probs,
-    "token id": lambda at: np.zeros(at.probs.size),
-    "a hash": lambda at: _scattered(at.probs.size),
-    "earlier occurrences": lambda at: -at.occurrences,
-}
-_OF_OUTPUTS = tuple(
-    Hypothesis(
-        f"output tokens follow the target (in order of {order})",
-        OUTPUTS,
-        order,
-        key,
-        _FALSE_OUTPUTS,
-    )
-    for order, key in _KEYS.items()
-)
-_OF_DRAFTS = tuple(
-    Hypothesis(
-        f"drafts follow their distribution{words}", DRAFT_TOKENS, order, _KEYS[key], _FALSE_DRAFTS
-    )
-    # For a draft, Before.probs is its own distribution, so the key "p" orders by it.
-    for words, order, key in (("", "q", "p"), (" (in order of token id)", "token id", "token id"))
-)
+def _by_id(at: Before) -> FloatArray:
+    # Ties fall to the lower id.
+    return np.zeros(at.probs.size)
+
+
+def _of_outputs(order: str, key: Callable[[Before], FloatArray]) -> Hypothesis:
+    name = f"output tokens follow the target (in order of {order})"
+    refuted = "the output tokens do not follow the target distribution"
+    return Hypothesis(name, OUTPUTS, order, key, refuted)
+
+
+def _of_drafts(
+    name: str, order: str, key: Callable[[Before], FloatArray] | None, refuted: str = ""
+) -> Hypothesis:
+    false_drafts = "the drafts were not drawn from the recorded draft distribution"
+    return Hypothesis(name, DRAFT_TOKENS, order, key, refuted or false_drafts)
+
+
+DRAFTS = "drafts follow their distribution"
 SLOTS = "no link between the drafts of a position"
 ROWS = "no link to the drafts of the position before"
-_LINKS = (
-    Hypothesis(SLOTS, DRAFT_TOKENS, "", None, "the drafts of a position depend on one another"),
-    Hypothesis(ROWS, DRAFT_TOKENS, "", None,
-        "drafts depend on those of the position before: are random numbers used twice?"),
-)  # fmt: skip
-CLAIMS = {claim.name: claim for claim in (*_OF_OUTPUTS, *_OF_DRAFTS, *_LINKS)}
-OUTPUT, OUTPUT_BY_MASS, OUTPUT_BY_Q, _, _, OUTPUT_BY_OCCURRENCE = (x.name for x in _OF_OUTPUTS)
+_USED_TWICE = "drafts depend on those of the position before: are random numbers used twice?"
+CLAIMS = {claim.name: claim for claim in (
+    _of_outputs("p/q", lambda at: counts.ratios(at.probs, at.draft_probs)),
+    _of_outputs("p", lambda at: -at.probs),
+    _of_outputs("q", lambda at: -at.draft_probs),
+    _of_outputs("token id", _by_id),
+    _of_outputs("a hash", lambda at: _scattered(at.probs.size)),
+    _of_outputs("earlier occurrences", lambda at: -at.occurrences),
+    # For a draft, Before.probs is its own distribution.
+    _of_drafts(DRAFTS, "q", lambda at: -at.probs),
+    _of_drafts(f"{DRAFTS} (in order of token id)", "token id", _by_id),
+    _of_drafts(SLOTS, "", None, "the drafts of a position depend on one another"),
+    _of_drafts(ROWS, "", None, _USED_TWICE),
+)}  # fmt: skip
+OUTPUT, OUTPUT_BY_MASS, OUTPUT_BY_Q, _, _, OUTPUT_BY_OCCURRENCE, *_ = CLAIMS
 ORDERS_BY_DRAFT = (OUTPUT, OUTPUT_BY_Q)
-DRAFTS = _OF_DRAFTS[0].name
 # The statements that share the false-alarm rate equally: three about each claim, the acceptance, and the
 # least likely output and draft.
 NUM_STATEMENTS = 3 * len(CLAIMS) + 3

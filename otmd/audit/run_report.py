@@ -1,7 +1,6 @@
 """The result of an audit of a recorded run, and its report."""
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple
 
@@ -27,11 +26,7 @@ class Listing(NamedTuple):
     note: str
     decimals: int
     line: str
-    rows: list[tuple] = []  # noqa: RUF012
-
-    def with_rows(self, rows: Iterable[tuple]) -> "Listing":
-        """The same table with these rows."""
-        return self._replace(rows=list(rows))
+    rows: list[tuple]
 
     def __str__(self) -> str:
         lines = [f"{self.title}. {self.note}"]
@@ -39,54 +34,7 @@ class Listing(NamedTuple):
             # The rows are aligned in columns: the heads take their widths, without the number formats.
             lines.append(re.sub(r"\+?(\d+)\.\d[ef]", r"\1", self.line).format(*self.heads))
         lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
-        return "\n  ".join(lines) if self.rows else ""
-
-
-_TESTS = Listing(
-    "Tests",
-    ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
-    "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows that "
-    "was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the test "
-    "finds with probability 0.9.",
-    4,
-    "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
-)
-_TESTS_BY_DEPTH = Listing(
-    "Tests by depth",
-    ("rows", "of", "alarm", "samples", "p-value", "in order of"),
-    "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is one of at "
-    "most {:.1e}. Other groups are listed if they show a fault.",
-    4,
-    "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}",
-)
-_CASES = Listing(
-    "Rows that no sound engine writes",
-    ("what", "rows", "usually"),
-    "Each is a fault, but for positions without an output token, which rule out a PASS.",
-    0,
-    "{1}: {0}; usually {2}",
-)
-_VOCABULARIES = Listing(
-    "Rows of several vocabularies",
-    ("tokens", "rows"),
-    "If they are of several models, audit them apart.",
-    0,
-    "{0} tokens: {1}",
-)
-_BANDS = Listing(
-    "Output tokens by class",
-    ("class", "observed", "expected", "deviations"),
-    "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
-    1,
-    "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
-)
-_METRICS = Listing(
-    "Metrics",
-    ("metric", "value", "definition"),
-    "Many numbers are called acceptance; each is listed with its definition.",
-    4,
-    "{1:8.4f}  {0}: {2}",
-)
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -231,6 +179,10 @@ class RecordedRunAudit(Report):
         return bool(self.reasons)
 
     @property
+    def _level(self) -> float:
+        return self.false_alarm / NUM_STATEMENTS
+
+    @property
     def _first(self) -> Statement | None:
         return next(iter(self.statements), None)
 
@@ -287,45 +239,87 @@ class RecordedRunAudit(Report):
     @property
     def tables(self) -> list[Listing]:
         """The tests, and the other tables that have rows."""
-        several = self.vocabularies if len(self.vocabularies) > 1 else {}
-        bands = (band for bands in self.bands for band in bands)
-        tables = [
-            _TESTS.with_rows(self._test_rows()),
-            _TESTS_BY_DEPTH.with_rows(self._depth_rows()),
-            _CASES.with_rows((case.what, case.rows, case.usually) for case in self.cases),
-            _VOCABULARIES.with_rows((size, rows_in_words(*several[size])) for size in several),
-            _BANDS.with_rows(map(astuple, bands)),
-            _METRICS.with_rows(map(astuple, self.metrics)),
-        ]
-        level = self.false_alarm / NUM_STATEMENTS
-        tests, *details = (x._replace(note=x.note.format(level)) for x in tables)
-        return [tests, *(table for table in details if table.rows)]
+        tests, *others = (self._tests(), self._tests_by_depth(), *self._tables_of_rows())
+        return [tests, *(table for table in others if table.rows)]
 
-    def _test_rows(self) -> Iterator[tuple]:
-        for claim in self.claims:
-            yield (claim.name, _ALARM[claim.refuted], *astuple(claim)[1:6])
+    def _tests(self) -> Listing:
+        rows = [(claim.name, _ALARM[claim.refuted], *astuple(claim)[1:6]) for claim in self.claims]
         if acceptance := self.acceptance:
             numbers = (acceptance.num_positions, np.nan, acceptance.p_value, np.nan, np.nan)
-            yield (_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers)
+            rows.append((_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers))
+        return Listing(
+            "Tests",
+            ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+            f"An alarm is a p-value of at most {self._level:.1e}, or a bias above 0. The p-value is for a "
+            "number of rows that was decided in advance, the one by bets is valid whenever one looks. Finds: "
+            "the bias that the test finds with probability 0.9.",
+            4,
+            "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
+            rows,
+        )
+
+    def _tests_by_depth(self) -> Listing:
+        return Listing(
+            "Tests by depth",
+            ("rows", "of", "alarm", "samples", "p-value", "in order of"),
+            "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is "
+            f"one of at most {self._level:.1e}. Other groups are listed if they show a fault.",
+            4,
+            "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}",
+            self._depth_rows(),
+        )
+
+    def _tables_of_rows(self) -> list[Listing]:
+        several = self.vocabularies if len(self.vocabularies) > 1 else {}
+        return [
+            Listing(
+                "Rows that no sound engine writes",
+                ("what", "rows", "usually"),
+                "Each is a fault, but for positions without an output token, which rule out a PASS.",
+                0,
+                "{1}: {0}; usually {2}",
+                [(case.what, case.rows, case.usually) for case in self.cases],
+            ),
+            Listing(
+                "Rows of several vocabularies",
+                ("tokens", "rows"),
+                "If they are of several models, audit them apart.",
+                0,
+                "{0} tokens: {1}",
+                [(size, rows_in_words(*several[size])) for size in several],
+            ),
+            Listing(
+                "Output tokens by class",
+                ("class", "observed", "expected", "deviations"),
+                "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
+                1,
+                "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
+                [astuple(band) for bands in self.bands for band in bands],
+            ),
+            Listing(
+                "Metrics",
+                ("metric", "value", "definition"),
+                "Many numbers are called acceptance; each is listed with its definition.",
+                4,
+                "{1:8.4f}  {0}: {2}",
+                [astuple(metric) for metric in self.metrics],
+            ),
+        ]
 
     def _depth_rows(self) -> list[tuple]:
         """A row for each group of each side: the smallest p-value of its bets."""
         rows: dict[tuple[str, str], tuple] = {}
-        by_p_value = sorted(
-            ((group, claim) for claim in self.claims for group in claim.groups),
-            key=lambda pair: pair[0].p_value,
-        )
-        for group, claim in by_p_value:
+        for claim in self.claims:
             kind = CLAIMS[claim.name]
-            alarm = _ALARM[group.p_value <= claim.level]
-            row = (group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order)
-            rows.setdefault((group.name, kind.side), row)
-        order = dict.fromkeys(
-            (group.name, CLAIMS[claim.name].side) for claim in self.claims for group in claim.groups
-        )
+            for group in claim.groups:
+                alarm = _ALARM[group.p_value <= claim.level]
+                row = (group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order)
+                smallest = rows.setdefault(row[:2], row)
+                if group.p_value < smallest[4]:
+                    rows[row[:2]] = row
         no_alarm = all(row[2] == _ALARM[False] for row in rows.values())
         too_few = len({name for name, _ in rows}) <= 2
-        return [] if too_few and no_alarm else [rows[key] for key in order]
+        return [] if too_few and no_alarm else [*rows.values()]
 
     @property
     def details(self) -> list[str]:

@@ -99,6 +99,11 @@ def decode(
     rng : int, sequence of int, numpy.random.Generator or None
         A seed or a generator. Equal seeds give equal texts.
 
+    Returns
+    -------
+    Decoded
+        The new tokens, and the steps and seconds that they took.
+
     Raises
     ------
     ValueError

@@ -10,6 +10,7 @@ import numpy as np
 from otmd.models.language_models import LanguageModel, description, load_target
 from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.models.variants import skip_layers
+from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -95,6 +96,11 @@ def load_draft(
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 
+    Returns
+    -------
+    Draft
+        A draft model over the target's tokens.
+
     Raises
     ------
     ValueError
@@ -102,15 +108,13 @@ def load_draft(
     """
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
-            raise ValueError(f"draft: expected skip:LAYER,LAYER,…, got {spec!r}")
+            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
         if match is None:
-            raise ValueError(
-                "draft: expected ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
-                f"them, got {spec!r}"
-            )
+            expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
+            raise wrong("draft", repr(spec), expected)
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
         return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)

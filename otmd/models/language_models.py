@@ -22,7 +22,7 @@ from transformers.utils import hub, logging
 from otmd.laws.base import draw_tokens
 from otmd.models.progress import progress_bar
 from otmd.models.wheels import DEFAULT_MODEL, cached, fetch
-from otmd.probabilities import Processing, validate_count
+from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.files import one_line, sha256_of
 
 
@@ -65,16 +65,25 @@ class LanguageModel:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
+        """Raw logits of the next token after each prefix.
 
-        The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
-        vocabulary. With ``rows``, only these rows: row t is for the token after ``token_ids[: t + 1]``.
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (T,) or (B, T)
+            Token ids in [0, ``vocab_size``), at least one, else ValueError.
+        rows : sequence of int, optional
+            Only these rows: row t is for the token after ``token_ids[: t + 1]``.
+
+        Returns
+        -------
+        ndarray of float32, shape (T, V) or (B, T, V)
         """
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"token_ids must be integers (T,) or (B, T), got shape {ids.shape}")
+            raise wrong("token_ids", f"{ids.dtype} of shape {ids.shape}", "integers (T,) or (B, T)")
         if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise ValueError(f"token_ids must lie in [0, {self.vocab_size}), got {ids.max()}")
+            ends = f"ids from {ids.min()} to {ids.max()}"
+            raise wrong("token_ids", ends, f"ids in [0, {self.vocab_size})")
         keep = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
         inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
         logits = forward_logits(self.model, keep.to(inputs.device), input_ids=inputs)
@@ -88,10 +97,26 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue prompts (token ids, none empty) as one batch: the new tokens of each prompt.
+        """Continue prompts as one batch.
 
-        Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
-        except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
+        Parameters
+        ----------
+        prompts : sequence of sequences of int
+            Token ids, none empty.
+        max_new_tokens, temperature : int, float
+            A text ends with its first stop token, or after so many tokens; temperature 0 is greedy.
+        rngs : sequence of numpy.random.Generator
+            One for each prompt, so that its tokens do not depend on the other prompts, except by rounding.
+
+        Returns
+        -------
+        list of list of int
+            The new tokens of each prompt.
+
+        Raises
+        ------
+        ValueError
+            For invalid input.
         """
         validate_count("max_new_tokens", max_new_tokens)
         Processing(temperature)  # refuses a bad temperature
@@ -194,7 +219,12 @@ def load_target(
     revision : str, optional
         Branch, tag or commit on the hub.
     progress : bool
-        Show a bar while fetching or converting.
+        Show a bar while converting, and a line for a download.
+
+    Returns
+    -------
+    LanguageModel
+        The model, on its device.
 
     Raises
     ------
@@ -207,12 +237,12 @@ def load_target(
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"device must be one of torch's, such as 'cpu', got {device!r}") from error
+        raise wrong("device", repr(device), "one of torch's, such as 'cpu'") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
+        raise wrong("device", repr(device), "another: torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
+        raise wrong("dtype", repr(dtype), "'auto' or a torch dtype such as 'float32'")
     model, tokenizer, revision = _find(name, dtype, revision, progress)
     shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name
     return LanguageModel(model.to(device), tokenizer, shown, revision)
@@ -222,7 +252,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     """The model, its tokenizer, and its commit or the hash of its weights."""
     local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
     if local and revision is not None:
-        raise ValueError(f"revision is for names on the hub, got {revision!r} for {name!r}")
+        raise wrong("revision", f"{revision!r} for {name!r}", "none: it is for names on the hub")
     source = name
     identity = ""
     options = {}

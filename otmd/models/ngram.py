@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.probabilities import FloatArray, validate_count
+from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.storage.arrays import read_npz
 
 # The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted
@@ -64,7 +64,7 @@ class NGram:
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         tokens = np.concatenate([*parts, np.empty(0, np.int64)])
         if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise ValueError(f"sequences must hold tokens in [0, {vocab_size}), at least one")
+            raise wrong("sequences", "no tokens, or others", f"tokens in [0, {vocab_size})")
         index = np.concatenate([np.arange(len(part)) for part in parts])
         keys = []
         counts = []

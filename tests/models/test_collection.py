@@ -197,7 +197,7 @@ def test_bad_settings(tiny, draft, prompts, tmp_path, change, message):
 def test_bad_prompts(tiny, draft, prompts, tmp_path):
     with pytest.raises(ValueError, match="at least one"):
         collect(tiny, draft, [], tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="'p0' occurs twice"):
+    with pytest.raises(ValueError, match="the id 'p0' twice"):
         collect(tiny, draft, [prompts[0], prompts[0]], tmp_path, **OPTIONS)
     with pytest.raises(ValueError, match="'blank' is empty"):
         collect(tiny, draft, [Prompt("blank", "code", " ")], tmp_path, **OPTIONS)

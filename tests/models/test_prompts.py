@@ -97,7 +97,7 @@ def test_own_jsonl(tmp_path):
         ("a.jsonl", "", "holds no prompts"),
         ("a.txt", " \n\n ", "holds no prompts"),
         ("a.csv", "x", r"\.jsonl or \.txt"),
-        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": 1, "text": "y"}', "occurs twice"),
+        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": 1, "text": "y"}', "the id '1' twice"),
     ],
 )
 def test_bad_files(tmp_path, name, content, message):
@@ -107,7 +107,9 @@ def test_bad_files(tmp_path, name, content, message):
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="neither a file nor one of code, maths, chat, prose"):
+    with pytest.raises(
+        ValueError, match="got 'poems', expected a file or one of code, maths, chat, prose"
+    ):
         load_prompts(["poems"])
     with pytest.raises(ValueError, match="per_domain"):
         load_prompts(per_domain=0)
