@@ -181,7 +181,7 @@ def test_depths_are_told_apart():
     for row in rows:
         if row["depth"] > 0:
             row["target_probs"] = rng.permutation(row["target_probs"])
-    found = recorded_run(rows, rng=rng)
+    found = recorded_run(rows, false_alarm=0.01, rng=rng)
     alarms = {(row[0], row[1]): row[2] for row in found.tables[1].rows}
     assert found.tables[1].title == "Tests by depth"
     assert alarms["depth 0", "outputs"] == "none"
@@ -439,7 +439,7 @@ DEPENDENT = {
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_dependent_drafts_of_a_run_are_found(name):
     draw, number, claim = DEPENDENT[name]
-    found = recorded_run(rows(draw, number, 1), rng=np.random.default_rng(1))
+    found = recorded_run(rows(draw, number, 1), false_alarm=0.01, rng=np.random.default_rng(1))
     assert claim in [own.name for own in found.claims if own.refuted]
     assert found.verdict.startswith("FAULTY: ")
     if name == "the second a copy of the first":

@@ -108,4 +108,4 @@ def test_faults_are_still_found():
     cut = Processing(0.7, top_p=0.8)
     options = {"target_processing": cut, "draft_processing": cut}
     rows = run(800, 0, cut, fault=0.5)
-    assert recorded_run(rows, rng=np.random.default_rng(0), **options).faulty
+    assert recorded_run(rows, false_alarm=0.01, rng=np.random.default_rng(0), **options).faulty
