@@ -10,6 +10,7 @@ Results are kept as they come; the same command goes on where it stopped.
 """
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from progress_store import progress_store
 
 from otmd import audit
 
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from faulty_verifiers import Control, negative_controls
+
 OUTPUT = Path("runs/audit_faults.parquet")
 FALSE_ALARM = 1e-3
 BATCH = 10_000
 
 
-def look_on(control: audit.Control, num_samples: int, seed: int) -> tuple[int | None, float]:
+def look_on(control: Control, num_samples: int, seed: int) -> tuple[int | None, float]:
     """The sample at which a sequential audit finds the fault, and ln wealth at the end."""
     rng = np.random.default_rng(seed)
     sequential = audit.SequentialAudit(control.target_probs, control.law, FALSE_ALARM)
@@ -35,7 +39,7 @@ def look_on(control: audit.Control, num_samples: int, seed: int) -> tuple[int | 
     return sequential.detected_at, sequential.log_wealth
 
 
-def look_once(control: audit.Control, num_samples: int) -> audit.Losslessness:
+def look_once(control: Control, num_samples: int) -> audit.Losslessness:
     """An audit of a fixed number of samples."""
     rng = np.random.default_rng(0)
     sampler = audit.sampler_of(control.verifier, rng=rng)
@@ -43,7 +47,7 @@ def look_once(control: audit.Control, num_samples: int) -> audit.Losslessness:
     return audit.losslessness(sampler, *where, batched=True, rng=rng)
 
 
-def measure(control: audit.Control, num_samples: int, seeds: int) -> dict[str, Any]:
+def measure(control: Control, num_samples: int, seeds: int) -> dict[str, Any]:
     """One row of the table."""
     exact = audit.enumerated(control.verifier, control.target_probs, control.law)
     runs = [look_on(control, num_samples, seed) for seed in range(seeds)]
@@ -99,7 +103,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few samples, two seeds")
     options = parser.parse_args()
     num_samples, seeds = (2_000, 2) if options.quick else (200_000, 21)
-    controls = audit.negative_controls()
+    controls = negative_controls()
     rows = []
     with progress_store(options.output) as store:
         for number, control in enumerate(controls):

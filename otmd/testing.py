@@ -48,7 +48,7 @@ def assert_lossless(
     law : DraftLaw
         The law of the drafts, without leading axes.
     returns : {"token", "tokens", "law"}
-        What a callable returns: the token for drafts (n,), the tokens (N,) for drafts (N, n), or the law
+        The value of a callable: the token for drafts (n,), the tokens (N,) for drafts (N, n), or the law
         of the token (V,) for drafts (n,), which is enumerated.
     tol : float
         How far a token's probability may be off, if the rule is enumerated.
@@ -65,6 +65,12 @@ def assert_lossless(
         With the verdict and the tokens that deviate most.
     ValueError, TypeError
         For invalid input; for a class in place of an instance, or swapped arguments.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.2, 0.2, 0.6], 2)
+    >>> otmd.testing.assert_lossless(otmd.RecursiveRejection(), [0.6, 0.3, 0.1], law)
     """
     if returns not in ("token", "tokens", "law"):
         raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
@@ -74,13 +80,14 @@ def assert_lossless(
     if isinstance(verifier, Verifier):
         by_law = law.can_enumerate() and samples.num_tuples(law) <= _MOST_TUPLES
     if by_law:
-        found = enumerated(verifier, target_probs, law, tol)
+        report = enumerated(verifier, target_probs, law, tol)
     else:
         batched = returns == "tokens"
-        where = target_probs, law, num_samples, false_alarm
-        found = losslessness(verifier, *where, batched=batched, rng=rng)
-    if found.faulty:
-        raise AssertionError(str(found))
+        report = losslessness(
+            verifier, target_probs, law, num_samples, false_alarm, batched=batched, rng=rng
+        )
+    if report.faulty:
+        raise AssertionError(str(report))
 
 
 def assert_rate(
@@ -95,7 +102,7 @@ def assert_rate(
     num_samples : int
         In how many independent samples.
     rate : float or (low, high)
-        The acceptance rate, or certain bounds of it as ``acceptance_bounds`` gives them.
+        The acceptance rate, or guaranteed bounds of it as ``acceptance_bounds`` gives them.
     false_alarm : float
         With what probability, at most, a true rate fails.
 
@@ -105,6 +112,11 @@ def assert_rate(
         With the observed rate, its confidence interval, and the expected one.
     ValueError
         For invalid input.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.testing.assert_rate(704, 1_000, 0.7)
     """
     trials = validate_count("num_samples", num_samples)
     hits = validate_count("accepted", accepted, minimum=0)
@@ -114,12 +126,13 @@ def assert_rate(
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
         raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")
-    least, most = lower_bound(hits, trials, level), upper_bound(hits, trials, level)
+    least = lower_bound(hits, trials, level)
+    most = upper_bound(hits, trials, level)
     if least > high or most < low:
-        wanted = f"{low:.6f}" if low == high else f"between {low:.6f} and {high:.6f}"
-        found = f"between {least:.6f} and {most:.6f} (false-alarm rate {false_alarm:.0e})"
-        rate_of = f"accepted {hits} of {trials} = {hits / trials:.6f}"
-        raise AssertionError(f"{rate_of}, so the rate is {found}; expected {wanted}")
+        expected = f"{low:.6f}" if low == high else f"between {low:.6f} and {high:.6f}"
+        interval = f"between {least:.6f} and {most:.6f} (false-alarm rate {false_alarm:.0e})"
+        observed = f"accepted {hits} of {trials} = {hits / trials:.6f}"
+        raise AssertionError(f"{observed}, so the rate is {interval}; expected {expected}")
 
 
 def hostile_pairs() -> list[Pair]:
@@ -133,7 +146,7 @@ def hostile_pairs() -> list[Pair]:
 
 
 def hostile_names() -> list[str]:
-    """What is hostile about each of :func:`hostile_pairs`, in their order."""
+    """Names of the pairs of :func:`hostile_pairs`, in their order."""
     return list(_HOSTILE)
 
 
@@ -150,8 +163,8 @@ def _zipf() -> Pair:
 
 _HOSTILE: dict[str, tuple] = {
     "ordinary": ([5, 3, 1, 1], [1, 2, 3, 4]),
-    "no target mass on the likeliest draft": ([0, 5, 3, 2], [7, 1, 1, 1]),
-    "no draft mass on the likeliest target": ([7, 1, 1, 1], [0, 5, 3, 2]),
+    "no target mass on the most likely draft": ([0, 5, 3, 2], [7, 1, 1, 1]),
+    "no draft mass on the most likely target": ([7, 1, 1, 1], [0, 5, 3, 2]),
     "no mass in either": ([5, 0, 3, 0, 2], [2, 0, 3, 4, 1]),
     "ties in the ratio": ([2, 2, 1, 1, 2], [1, 1, 2, 2, 2]),
     "all masses tie": ([1, 1, 1, 1], [1, 1, 1, 1]),

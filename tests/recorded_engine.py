@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.audit.faulty_verifiers import RejectionSteps
+from otmd.audit.output_mistakes import RejectionSteps
 from otmd.laws import ProposalLaw, WithReplacement
 from otmd.probabilities import Processing
 from otmd.verifiers import Verifier

@@ -28,7 +28,7 @@ def test_a_large_vocabulary(verifier: type, family: type) -> None:
     target, draft = (zipf * rng.gamma(2.0, size=V) for _ in range(2))
     target, draft = target / target.sum(), draft / draft.sum()
     law = family(draft, 2 if family is otmd.Hub else 4)
-    drafts = otmd.audit.draft_law(law.sample(rng, NUM_SAMPLES), law, ALARM * 100, rng=rng)
+    drafts = otmd.audit.draft_law(law.sample(NUM_SAMPLES, rng=rng), law, ALARM * 100, rng=rng)
     assert not drafts.faulty, drafts
     audit = otmd.audit.losslessness(verifier(), target, law, NUM_SAMPLES, ALARM * 10, rng=rng)
     assert not audit.faulty, audit

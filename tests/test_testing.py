@@ -10,7 +10,7 @@ import pytest
 
 import otmd
 import otmd.testing
-from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
+from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 from otmd.testing import assert_lossless, assert_rate, hostile_names, hostile_pairs
 from otmd.verifiers import verifiers_serving
 
@@ -21,10 +21,8 @@ SKIPPED = RejectionSteps(P, LAW, RejectionFault.DUPLICATES_SKIPPED)
 
 def laws(q: np.ndarray) -> list[otmd.DraftLaw]:
     support = np.count_nonzero(q)
-    every: list[otmd.DraftLaw] = [otmd.WithReplacement(q, 1), otmd.WithReplacement(q, 2)]
-    if support >= 2:
-        every += [otmd.WithoutReplacement(q, 2), otmd.Greedy(q, 2), otmd.Hub(q)]
-    return every
+    every: list[otmd.DraftLaw] = [otmd.WithReplacement(q, 2)]
+    return every if support < 2 else [*every, otmd.WithoutReplacement(q, 2), otmd.Hub(q)]
 
 
 @pytest.mark.parametrize(("p", "q"), hostile_pairs(), ids=hostile_names())
@@ -75,15 +73,6 @@ def test_a_fault_is_shown_at_a_glance(rule, returns):
     assert "observed     expected   difference    ratio" in message
 
 
-def test_the_message_of_an_exact_fault():
-    with pytest.raises(AssertionError) as caught:
-        assert_lossless(SKIPPED, P, LAW, returns="law")
-    message = str(caught.value)
-    assert "total variation 0.06 from the target" in message
-    assert "       0     0.540000     0.600000    -0.060000    0.900" in message
-    assert "       1     0.360000     0.300000     0.060000    1.200" in message
-
-
 def test_a_sound_rule_passes_in_every_form():
     rule = otmd.RecursiveRejection()
     prepared = rule.prepare(P, LAW)
@@ -102,8 +91,8 @@ def test_the_same_seed_without_a_generator():
         seen.append(drafts)
         return np.random.default_rng(0).choice(3, size=len(drafts), p=P)
 
-    for rng in (None, None, np.random.default_rng(9)):
-        assert_lossless(note, P, LAW, returns="tokens", rng=rng)
+    for options in ({}, {"rng": 0}, {"rng": 9}):
+        assert_lossless(note, P, LAW, returns="tokens", **options)
     np.testing.assert_array_equal(seen[0], seen[1])
     assert (seen[0] != seen[2]).any()
 
@@ -124,17 +113,13 @@ def test_a_rate_that_does_not(rate):
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: assert_rate(-1, 10, 0.5), "accepted"),
         (lambda: assert_rate(11, 10, 0.5), "accepted.*at most"),
         (lambda: assert_rate(5, 0, 0.5), "num_samples"),
-        (lambda: assert_rate(5, 10, 1.5), "rate"),
         (lambda: assert_rate(5, 10, (0.6, 0.5)), "rate"),
         (lambda: assert_rate(5, 10, np.nan), "rate"),
         (lambda: assert_rate(5, 10, 0.5, false_alarm=0), "false_alarm"),
         (lambda: assert_lossless(otmd.TargetOnly(), P, LAW, returns="words"), "returns"),
         (lambda: assert_lossless(otmd.TargetOnly(), P[:2], LAW), "target_probs"),
-        (lambda: assert_lossless(otmd.TargetOnly(), P, Q), "law"),
-        (lambda: assert_lossless(3, P, LAW), "verifier"),
     ],
 )
 def test_bad_input_is_named(call, told):

@@ -1,21 +1,30 @@
-"""Audits: is a verifier lossless, and were its drafts drawn from the declared law."""
+"""Audits: is a verifier lossless, and were its drafts drawn from the declared law.
+
+Modules, each of which uses only those above it:
+
+- ``counts``, ``bets``: tests of counts in cells, and bets that are valid whenever one looks;
+- ``samples``: arguments, reports, ceilings of the acceptance, declared laws;
+- ``by_samples``, ``by_enumeration``: audits of a verifier;
+- ``records``, ``boundary_cases``, ``claims``, ``metrics``, ``tally``: a recorded run;
+- ``mistakes``, ``draft_mistakes``, ``draft_samples``: mistakes, and the audit of drafts;
+- ``positions``, ``output_mistakes``, ``causes``: the cause of a fault in a recorded run;
+- ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass.
+"""
 
 from otmd.audit.boundary_cases import BoundaryCase
 from otmd.audit.by_enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
-from otmd.audit.by_samples import Losslessness, losslessness, samples_to_detect
+from otmd.audit.by_samples import Losslessness, SequentialAudit, losslessness, samples_to_detect
+from otmd.audit.claims import Band, Claim, Group
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
-from otmd.audit.evidence import Band, Claim, Group
-from otmd.audit.faulty_verifiers import Control, negative_controls
 from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.mistakes import Explanation
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import RecordedRunAudit, Statement
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
-from otmd.audit.sequential import SequentialAudit
 
 __all__ = [
-    "Acceptance", "Band", "BoundaryCase", "Claim", "Control", "DraftLawAudit", "EnumeratedAudit",
-    "Explanation", "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance",
-    "RecordedRunAudit", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated",
-    "losslessness", "negative_controls", "recorded_run", "sampler_of", "samples_to_detect",
+    "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit", "Explanation",
+    "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
+    "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
+    "recorded_run", "sampler_of", "samples_to_detect",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ class GuiltyDrafts:
 
 
 @dataclass(frozen=True, eq=False)
-class EnumeratedAudit:
+class EnumeratedAudit(samples.Report):
     """The distribution r of a verifier's output, compared with the target p.
 
     At each token they may differ by ``tol``.
@@ -72,21 +72,21 @@ class EnumeratedAudit:
         accepts = f"accepts {self.acceptance:.4f}, a lossless verifier at most {self.ceiling:.4f}"
         return f"not lossless: {distance}, a token off by up to {largest:.3g}; {accepts}"
 
-    def __str__(self) -> str:
+    @property
+    def details(self) -> list[str]:
+        """The tokens with the largest deviations, and the drafts that they come from."""
         if not self.faulty:
-            return self.verdict
-        guilty = [
-            f"  {x.tokens}: drafted with probability {x.prob:.4g}, part of the total variation {x.excess:.4g}"
-            for x in self.worst_drafts
-        ]
-        lines = [
-            self.verdict,
+            return []
+        return [
             "largest deviations of the output's distribution:",
             samples.deviation_table(self.worst, ".6f"),
             "drafts on which the excess is emitted:",
-            *guilty,
+            *(
+                f"  {x.tokens}: drafted with probability {x.prob:.4g}, "
+                f"part of the total variation {x.excess:.4g}"
+                for x in self.worst_drafts
+            ),
         ]
-        return "\n".join(lines)
 
 
 def enumerated(
@@ -110,6 +110,13 @@ def enumerated(
     ------
     ValueError, TypeError
         As :func:`losslessness`, and for too many tuples or a callable that returns no distribution.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithoutReplacement([0.2, 0.2, 0.6], 2)
+    >>> print(otmd.audit.enumerated(otmd.RecursiveRejection(), [0.6, 0.3, 0.1], law).faulty)
+    False
     """
     samples.validate_verifier(verifier)
     p = samples.validate_position(target_probs, law)

@@ -1,4 +1,4 @@
-"""Audit whether a verifier is lossless by a number of samples, and the number that it takes."""
+"""Audit whether a verifier is lossless by samples: a number of them decided in advance, or any number."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -8,11 +8,14 @@ from numpy.typing import ArrayLike
 from scipy.special import chdtri, chndtr, xlogy
 
 from otmd.audit import counts, samples
+from otmd.audit.bets import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets, mean_wealth
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike
 from otmd.probabilities import (
+    BoolArray,
     FloatArray,
     IntArray,
+    from_tensor,
     validate_count,
     validate_probs,
     wrong,
@@ -20,11 +23,12 @@ from otmd.probabilities import (
 from otmd.verifiers import Verifier
 
 _MOST_SAMPLES = 10**12
+_RARE_MASS = 1e-6
 NUM_STATEMENTS = 3
 
 
 @dataclass(frozen=True)
-class Losslessness:
+class Losslessness(samples.Report):
     """The result of an audit by samples.
 
     All statements hold together with probability 1 − ``false_alarm`` or more: the test of the output, the
@@ -88,15 +92,18 @@ class Losslessness:
         no_fault = f"no fault found in {self.num_samples} samples; {size}"
         return f"{no_fault} would have been found with probability 0.9"
 
-    def __str__(self) -> str:
+    @property
+    def details(self) -> list[str]:
+        """The test, the acceptance and the tokens with the largest deviations."""
         accepted = self.acceptance
         test = f"p-value {self.p_value:.1e} over {self.num_cells} cells"
         rates = f"accepted {accepted.rate:.4f}, between {accepted.low:.4f} and {accepted.high:.4f}"
-        return (
-            f"{self.verdict}\n{test}; false-alarm rate of the whole {self.false_alarm:.0e}\n"
-            f"{rates}; a lossless verifier at most {accepted.ceiling:.4f}\n"
-            f"largest deviations in {self.num_samples} samples:\n{samples.deviation_table(self.worst)}"
-        )
+        return [
+            f"{test}; false-alarm rate of the whole {self.false_alarm:.0e}",
+            f"{rates}; a lossless verifier at most {accepted.ceiling:.4f}",
+            f"largest deviations in {self.num_samples} samples:",
+            samples.deviation_table(self.worst),
+        ]
 
 
 def losslessness(
@@ -129,6 +136,11 @@ def losslessness(
         A seed or a generator. It seeds the one that draws the drafts and the outcomes of the exact test, and
         is handed to a Verifier. Equal seeds give equal audits; a callable may use an equal seed.
 
+    Returns
+    -------
+    Losslessness
+        ``print`` shows the verdict, the tests and the tokens with the largest deviations.
+
     Raises
     ------
     ValueError
@@ -136,6 +148,16 @@ def losslessness(
         law that a Verifier does not serve.
     TypeError
         For a class in place of an instance, or swapped arguments.
+
+    Examples
+    --------
+    The first draft is emitted unverified:
+
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.2, 0.2, 0.6], 2)
+    >>> first = lambda draft_tokens: draft_tokens[0]
+    >>> otmd.audit.losslessness(first, [0.6, 0.3, 0.1], law, 1_000, rng=0).faulty
+    True
     """
     target = samples.validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
@@ -223,6 +245,13 @@ def samples_to_detect(
     -----
     G is taken as noncentral χ² with noncentrality 2N·KL(output‖p) over the cells (Wald 1943), and KL ≥ 2t²
     for a total variation t (Pinsker). A token with p = 0 is found at its first occurrence.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.2, 0.2, 0.6], 2)
+    >>> otmd.audit.samples_to_detect([0.6, 0.3, 0.1], law, total_variation=0.01)
+    66890
     """
     p = samples.validate_position(target_probs, law)
     samples.validate_fraction("power", power)
@@ -262,3 +291,115 @@ def _miss_probability(noncentrality: float, degrees: int, level: float) -> float
     if degrees == 0 or noncentrality <= 0:
         return 1.0 - level
     return float(chndtr(chdtri(degrees, level), degrees, noncentrality))
+
+
+class SequentialAudit(samples.Report):
+    """An audit that may be looked at after every batch, and stopped at any time.
+
+    Half of the stake bets that the tokens do not follow p: on coarse and fine cells, for large and small
+    deviations. The rest bets that the acceptance rate is above that of any lossless verifier. For a
+    lossless verifier the wealth ever reaches 1/``false_alarm`` with at most that probability (Ville 1939).
+
+    Parameters and errors are those of :func:`losslessness`.
+
+    Attributes
+    ----------
+    num_samples, impossible : int
+        The number of samples, and of those with p = 0.
+    log_wealth : float
+        Natural logarithm of the wealth. It starts at 0, and is infinite once an impossible token was seen.
+    detected_at : int or None
+        The sample at which the fault was found.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.5, 0.5], 1)
+    >>> running = otmd.audit.SequentialAudit([0.9, 0.1], law)
+    >>> draft_tokens = law.sample(1_000, rng=0)
+    >>> running.update(draft_tokens, draft_tokens[:, 0])
+    >>> running.faulty
+    True
+    """
+
+    def __init__(self, target_probs: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3) -> None:
+        self._target = samples.validate_position(target_probs, law)
+        self.false_alarm = samples.validate_level(false_alarm)
+        self._law = law
+        self._ceiling = samples.acceptance_ceiling(self._target, law)
+        order = counts.ratio_order(self._target, law.inclusion_probs())
+        partitions = [counts.make_cells(self._target, order, number) for number in NUMBERS_OF_CELLS]
+        # Two cells: the rare tokens, and all others.
+        partitions.append(counts.make_cells(self._target, order, 1, rare_mass=_RARE_MASS))
+        used = [cells for cells in partitions if cells.probs.size > 1] or partitions[:1]
+        self._bets = [(cells, CellBets(cells.probs.size, c)) for cells in used for c in CAUTIONS]
+        self._acceptance_bets = [EventBets(stake) for stake in STAKES]
+        self._counts = np.zeros(self._target.size)
+        self.num_samples = self.impossible = 0
+        self.log_wealth = self.largest_log_wealth = 0.0
+        self.detected_at: int | None = None
+
+    def update(self, draft_tokens: ArrayLike, output_tokens: ArrayLike) -> None:
+        """Look at more drafts (M, n) of the declared law, and at the tokens (M,) that the verifier emitted.
+
+        Raises ValueError for tokens that are not in the vocabulary, or shapes that do not match.
+        """
+        tuples = self._law.validate_tokens(from_tensor(draft_tokens))
+        if tuples.ndim != 2:
+            raise wrong("draft_tokens", f"shape {tuples.shape}", "(M, n)")
+        size = self._target.size
+        out = samples.validate_emitted(output_tokens, len(tuples), size, "output_tokens")
+        path = np.append(self.log_wealth, self._bet(out, samples.is_accepted(tuples, out)))
+        crossed = np.flatnonzero(path >= -np.log(self.false_alarm))
+        if self.detected_at is None and crossed.size:
+            self.detected_at = self.num_samples + int(crossed[0])
+        self._counts += np.bincount(out, minlength=size)
+        self.num_samples += out.size
+        self.log_wealth = float(path[-1])
+        self.largest_log_wealth = max(self.largest_log_wealth, float(path.max()))
+
+    def _bet(self, tokens: IntArray, accepted: BoolArray) -> FloatArray:
+        """Logarithm of the wealth after each of the samples (M,)."""
+        impossible = self.impossible + np.cumsum(self._target[tokens] == 0)
+        self.impossible = int(impossible.max(initial=self.impossible))
+        before = impossible == 0
+        on_cells = [
+            bet.update(cells.labels[tokens[before]], cells.probs) for cells, bet in self._bets
+        ]
+        on_acceptance = [
+            bet.update(accepted[before], self._ceiling) for bet in self._acceptance_bets
+        ]
+        path = np.full(tokens.size, np.inf)
+        path[before] = mean_wealth([mean_wealth(on_cells), mean_wealth(on_acceptance)])
+        return path
+
+    @property
+    def p_value(self) -> float:
+        """1/(the largest wealth so far): a p-value that is valid at any time."""
+        return float(np.exp(-self.largest_log_wealth))
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found, now or at an earlier sample."""
+        return self.detected_at is not None
+
+    @property
+    def worst(self) -> tuple[samples.TokenDeviation, ...]:
+        """The tokens with the largest deviations so far."""
+        return samples.largest_deviations(self._counts, self._target * self.num_samples)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.impossible:
+            return f"not lossless: {self.impossible} {samples.PROOF}"
+        if self.faulty:
+            when = f"found after {self.detected_at} samples, p-value {self.p_value:.1e}"
+            return f"not lossless: {when} however often one looked"
+        return f"no fault found so far, in {self.num_samples} samples"
+
+    @property
+    def details(self) -> list[str]:
+        """The tokens with the largest deviations."""
+        head = f"largest deviations in {self.num_samples} samples:"
+        return [head, samples.deviation_table(self.worst)]

@@ -1,8 +1,9 @@
 """The most likely cause of a fault in a recorded run: chosen on half of its first rows, tested on others."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,8 @@ from scipy.stats import binom
 
 from otmd.audit import counts, samples
 from otmd.audit.draft_mistakes import draft_mistakes, log_likelihoods
-from otmd.audit.faulty_verifiers import RejectionSteps
 from otmd.audit.mistakes import Explanation, Fit, Side, best_settings
-from otmd.audit.output_mistakes import OUTPUT_MISTAKES, OutputMistake
+from otmd.audit.output_mistakes import OUTPUT_MISTAKES, OutputMistake, RejectionSteps
 from otmd.audit.positions import Position, PositionReader, Records
 from otmd.laws.base import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
@@ -25,7 +25,8 @@ _LEAST_GAIN = float(np.log(1000.0))
 _LEAST_LEAD = float(np.log(100.0))
 # Likelihoods allow for this share of tokens that an engine gets wrong by rounding.
 _ERRING = 1e-3
-_LOSSLESS = ("p alone", "steps", KSequential(), Preference())
+# Log-likelihoods that differ by less are equal up to rounding.
+_SAME = 1e-6
 # A held-out outcome is ranked among so many draws; with it they fill cells that halve.
 _DRAWS = 15
 _SAMPLES_A_CELL = 30
@@ -50,10 +51,13 @@ class _Outcome(NamedTuple):
 
 
 class _Cause(NamedTuple):
-    """An explanation, and the outcomes of held-out positions by which it is tested."""
+    """An explanation, and the outcome of a held-out position: None where the mistake cannot be made.
+
+    ``outcome`` takes the number of the position, the position and a generator.
+    """
 
     explanation: Explanation
-    outcomes: Callable[[Iterable[Position], np.random.Generator], Iterator[_Outcome]]
+    outcome: Callable[[int, Position, np.random.Generator], _Outcome | None]
 
 
 def most_likely_cause(
@@ -70,8 +74,9 @@ def most_likely_cause(
     if cause is None:
         return None
     draws = np.random.default_rng([seed, 1])
-    outcomes = [*cause.outcomes(positions._replace(held_out=True)(), draws)]
-    return replace(cause.explanation, fit=_fit(outcomes, draws))
+    held_out = positions._replace(held_out=True)()
+    outcomes = (cause.outcome(index, position, draws) for index, position in enumerate(held_out))
+    return replace(cause.explanation, fit=_fit([x for x in outcomes if x is not None], draws))
 
 
 class _Best(NamedTuple):
@@ -82,14 +87,15 @@ class _Best(NamedTuple):
 
 def _best(gains: dict[tuple[str, str], float]) -> _Best | None:
     """The best explanation, if it is likely enough; others nearly as likely are named."""
-    num_settings = Counter(kind for kind, _ in gains)
-    best, *rest = best_settings(gains) or [Explanation("", -np.inf)]
+    ranked = best_settings(gains)
+    if not ranked:
+        return None
+    key, best = next(iter(ranked.items()))
     if best.log_likelihood < _LEAST_GAIN:
         return None
-    kind, setting = max(gains, key=lambda key: gains[key] - np.log(num_settings[key[0]]))
     least = best.log_likelihood - _LEAST_LEAD
-    near = [explanation.mistake for explanation in rest if explanation.log_likelihood > least]
-    return _Best(replace(best, mistake=", or ".join([best.mistake, *near])), kind, setting)
+    near = [x.mistake for x in ranked.values() if x is best or x.log_likelihood > least]
+    return _Best(replace(best, mistake=", or ".join(near)), *key)
 
 
 def _cause_of_drafts(positions: PositionReader) -> _Cause | None:
@@ -103,16 +109,7 @@ def _cause_of_drafts(positions: PositionReader) -> _Cause | None:
             for key, likelihood in likelihoods.mistakes.items():
                 gains[key] += likelihood - likelihoods.declared
     best = _best(gains)
-    if best is None:
-        return None
-
-    def outcomes(held_out: Iterable[Position], rng: np.random.Generator) -> Iterator[_Outcome]:
-        for index, position in enumerate(held_out):
-            outcome = _draft_outcome(best, index, position, rng)
-            if outcome is not None:
-                yield outcome
-
-    return _Cause(best.explanation, outcomes)
+    return None if best is None else _Cause(best.explanation, partial(_draft_outcome, best))
 
 
 def _draft_side(position: Position) -> Side | None:
@@ -122,7 +119,6 @@ def _draft_side(position: Position) -> Side | None:
 def _draft_outcome(
     best: _Best, index: int, position: Position, rng: np.random.Generator
 ) -> _Outcome | None:
-    """The outcome at a held-out position; None if the mistake cannot be made there."""
     assert position.law is not None
     mistakes = draft_mistakes(position.law, _draft_side(position))
     key = (best.kind, best.setting)
@@ -150,21 +146,53 @@ def _draft_outcome(
     return _Outcome(_groups(position), _ranks(np.array(statistics), rng), impossible, bias)
 
 
+Lossless = Callable[[Position, FloatArray], FloatArray]
+"""The distributions of the output token (…, V) of a lossless verifier for targets (…, V) at a position."""
+
+
+def _target_alone(position: Position, targets: FloatArray) -> FloatArray:
+    return targets
+
+
+def _rejection_in_steps(position: Position, targets: FloatArray) -> FloatArray:
+    law = position.law
+    tokens = position.record.draft_tokens
+    return targets if law is None else RejectionSteps(targets, law)(tokens)
+
+
+def _as_verified(verifier: Verifier, position: Position, targets: FloatArray) -> FloatArray:
+    law = position.law
+    if law is None or not verifier.supports(law):
+        return targets
+    tokens = position.record.draft_tokens
+    rows = targets.reshape(-1, targets.shape[-1])
+    outputs = [verifier.prepare_position(target, law).conditional_law(tokens) for target in rows]
+    return np.reshape(outputs, targets.shape)
+
+
+_LOSSLESS: tuple[Lossless, ...] = (
+    _target_alone,
+    _rejection_in_steps,
+    partial(_as_verified, KSequential()),
+    partial(_as_verified, Preference()),
+)
+
+
 class _Hypothesis(NamedTuple):
-    """A verifier, lossless but for a mistake with a setting. ``"steps"`` stands for recursive rejection."""
+    """A verifier, lossless but for a mistake with a setting."""
 
     mistake: OutputMistake
     setting: str
-    verifier: Verifier | str
+    verifier: Lossless
 
     def output(self, position: Position) -> FloatArray | None:
         """The distribution of the output (V,) given the drafts; None if it is unknown."""
         probs = self.mistake.variants(position).get(self.setting, _SOUND)
         if probs is _SOUND:
-            return _lossless_output(self.verifier, position, position.target)
+            return self.verifier(position, position.target)
         if probs is None or not self.mistake.of_target:
             return probs
-        return _lossless_output(self.verifier, position, probs)
+        return self.verifier(position, probs)
 
 
 def _cause_of_output(positions: PositionReader) -> _Cause | None:
@@ -178,25 +206,18 @@ def _cause_of_output(positions: PositionReader) -> _Cause | None:
         return None
     mistake = next(mistake for mistake in OUTPUT_MISTAKES if mistake.sentence == best.kind)
     # Faults of the verifier are those of recursive rejection.
-    verifier = "steps"
+    verifier = _rejection_in_steps
     if mistake.of_target:
         verifier = _most_likely_verifier(mistake, best.setting, positions)
     hypothesis = _Hypothesis(mistake, best.setting, verifier)
-
-    def outcomes(held_out: Iterable[Position], rng: np.random.Generator) -> Iterator[_Outcome]:
-        for position in held_out:
-            output = hypothesis.output(position)
-            if output is not None:
-                yield _output_outcome(hypothesis, output, position, rng)
-
-    return _Cause(best.explanation, outcomes)
+    return _Cause(best.explanation, partial(_output_outcome, hypothesis))
 
 
 def _gains_of_output(
-    verifier: Verifier | str, position: Position
+    verifier: Lossless, position: Position
 ) -> Iterator[tuple[tuple[str, str], float]]:
     """The log-likelihood ratio of each mistake and setting against a lossless verifier."""
-    declared = _log_likelihood(position, _lossless_output(verifier, position, position.target))
+    declared = _log_likelihood(position, verifier(position, position.target))
     for mistake in OUTPUT_MISTAKES:
         variants = mistake.variants(position)
         by_setting = {setting: probs for setting, probs in variants.items() if probs is not None}
@@ -204,7 +225,7 @@ def _gains_of_output(
             continue
         outputs = np.stack([*by_setting.values()])
         if mistake.of_target:
-            outputs = _lossless_output(verifier, position, outputs)
+            outputs = verifier(position, outputs)
         gains = _log_likelihood(position, outputs) - declared
         for setting, gain in zip(by_setting, gains.tolist(), strict=True):
             yield (mistake.sentence, setting), gain
@@ -212,23 +233,27 @@ def _gains_of_output(
 
 def _most_likely_verifier(
     mistake: OutputMistake, setting: str, positions: PositionReader
-) -> Verifier | str:
+) -> Lossless:
     """The lossless verifier that explains the output best, together with a mistake."""
     hypotheses = [_Hypothesis(mistake, setting, verifier) for verifier in _LOSSLESS]
     totals = np.zeros(len(hypotheses))
     for position in positions():
         outputs = [hypothesis.output(position) for hypothesis in hypotheses]
         totals += [0.0 if x is None else float(_log_likelihood(position, x)) for x in outputs]
-    return _LOSSLESS[int(totals.argmax())]
+    # With one draft all but the first are the same verifier, and the steps are the fastest.
+    return _LOSSLESS[int(np.argmax(totals >= totals.max() - _SAME))]
 
 
 def _output_outcome(
-    hypothesis: _Hypothesis, output: FloatArray, position: Position, rng: np.random.Generator
-) -> _Outcome:
+    hypothesis: _Hypothesis, _: int, position: Position, rng: np.random.Generator
+) -> _Outcome | None:
+    output = hypothesis.output(position)
+    if output is None:
+        return None
     recorded = position.record.output_token
     tokens = np.append(recorded, draw_tokens(output, rng, _DRAWS))
     statistics = np.array([*_statistics(position, output, tokens)])
-    lossless = _lossless_output(hypothesis.verifier, position, position.target)
+    lossless = hypothesis.verifier(position, position.target)
     bias = float(np.abs(output - lossless).sum() / 2.0)
     ranks = _ranks(statistics, rng)
     return _Outcome(_groups(position), ranks, bool(output[recorded] == 0), bias)
@@ -262,23 +287,6 @@ def _log_likelihood(position: Position, outputs: FloatArray) -> FloatArray:
     # The error is a token of the target or any other.
     error = (p[token] + 1.0 / p.size) / 2.0
     return np.log((1.0 - _ERRING) * outputs[..., token] + _ERRING * error)
-
-
-def _lossless_output(
-    verifier: Verifier | str, position: Position, targets: FloatArray
-) -> FloatArray:
-    """The distributions of the output (…, V) of a lossless verifier; the targets if it cannot be run."""
-    law = position.law
-    tokens = position.record.draft_tokens
-    if law is not None and verifier == "steps":
-        return RejectionSteps(targets, law)(tokens)
-    if law is not None and isinstance(verifier, Verifier) and verifier.supports(law):
-        rows = targets.reshape(-1, targets.shape[-1])
-        outputs = [
-            verifier.prepare_position(target, law).conditional_law(tokens) for target in rows
-        ]
-        return np.reshape(outputs, targets.shape)
-    return targets
 
 
 def _groups(position: Position) -> tuple[str, ...]:

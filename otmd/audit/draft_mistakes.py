@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from otmd.audit.mistakes import DISTRIBUTIONS, Side
-from otmd.laws import DraftLaw, ProposalLaw, Stratified, WithReplacement
+from otmd.audit.samples import single_draft_probs
+from otmd.laws import DraftLaw
 from otmd.laws.base import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.registry import LAWS
@@ -54,19 +55,17 @@ def log_likelihoods(
 
 def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMistake]:
     """The mistakes that may have been made in place of the declared law, once for each setting."""
-    yield from _sorted_laws(law)
-    if not isinstance(law, ProposalLaw):
+    q = single_draft_probs(law)
+    if 2 <= law.num_drafts <= _MOST_PERMUTED:
+        yield _sorted_drafts("sorted by token id", law, np.arange(law.vocab_size))
+        if q is not None:
+            rank = np.argsort(np.argsort(-q, kind="stable"))
+            yield _sorted_drafts("sorted, most likely first", law, rank)
+    if q is None:
         return
-    yield from _confused_laws(law)
-    yield from _copies(law)
-    if law.num_drafts > 1 and type(law) is Stratified:
-        yield DraftMistake(
-            "one draw from each stratum, the tail first",
-            "",
-            lambda x: law.tuple_prob(x[:, ::-1]),
-            lambda rng, size: law.position_sample(rng, size)[:, ::-1],
-        )
-    best = law.draft_probs.argmax()
+    if law.num_drafts > 1:
+        yield from _of_several_drafts(law, q)
+    best = q.argmax()
     yield DraftMistake(
         "always the most likely token",
         "",
@@ -74,59 +73,61 @@ def draft_mistakes(law: DraftLaw, side: Side | None = None) -> Iterator[DraftMis
         lambda rng, size: np.full((size, law.num_drafts), best),
     )
     for kind, variants in DISTRIBUTIONS.items():
-        for setting, probs in variants(side or Side(law.draft_probs)).items():
+        for setting, probs in variants(side or Side(q)).items():
             changed = with_draft_probs(law, probs)
-            if changed is not None:
-                prob = partial(_prob_within_support, changed)
+            if probs is not None and changed is not None:
+                prob = partial(_prob_within_support, changed, probs)
                 yield DraftMistake(kind, setting, prob, changed.position_sample)
 
 
-def with_draft_probs(law: ProposalLaw, probs: FloatArray | None) -> ProposalLaw | None:
-    """The same law with other draft probabilities (V,); None if it cannot draw so many drafts from them."""
-    if probs is None:
+def with_draft_probs(law: DraftLaw, probs: FloatArray | None) -> DraftLaw | None:
+    """The same law of another q (V,); None if a q is unknown, or has too few tokens for so many drafts."""
+    if probs is None or single_draft_probs(law) is None:
         return None
-    if np.count_nonzero(probs) < law.num_drafts and not isinstance(law, WithReplacement):
+    if np.count_nonzero(probs) < law.num_drafts and law.position_structure().single is None:
         return None
     changed = copy.copy(law)
-    changed.draft_probs = probs
+    vars(changed)["draft_probs"] = probs
     return changed
 
 
-def _sorted_laws(law: DraftLaw) -> Iterator[DraftMistake]:
-    if law.num_drafts not in range(2, _MOST_PERMUTED + 1):
-        return
-    yield _sorted_drafts("sorted by token id", law, np.arange(law.vocab_size))
-    if isinstance(law, ProposalLaw):
-        rank = np.argsort(np.argsort(-law.draft_probs, kind="stable"))
-        yield _sorted_drafts("sorted, most likely first", law, rank)
-
-
-def _confused_laws(law: ProposalLaw) -> Iterator[DraftMistake]:
-    """Other laws with the same draft probabilities."""
-    q = law.draft_probs
-    n = law.num_drafts
-    if n == 1:
-        return
+def _of_several_drafts(law: DraftLaw, q: FloatArray) -> Iterator[DraftMistake]:
+    """Another law of the same q, copies of a draft, and strata in the other order."""
     for entry in LAWS.values():
-        kind = entry.load()
-        possible = np.count_nonzero(q) >= n or kind is WithReplacement
-        if entry.confused and kind is not type(law) and possible:
-            confused = kind(q, n)
+        confused = confused_law(entry.load(), law) if entry.confused else None
+        if confused is not None:
             yield DraftMistake(entry.title, "", confused.tuple_prob, confused.position_sample)
-
-
-def _copies(law: ProposalLaw) -> Iterator[DraftMistake]:
-    if law.num_drafts == 1:
+    yield _copied_drafts("one draw repeated for every draft", "", law, q, 1.0)
+    slots = law.position_structure().slots
+    if slots is None:
         return
-    yield _copied_drafts("one draw repeated for every draft", "", law, 1.0)
-    if type(law) is WithReplacement:
+    if slots.is_single:
         for share in _COPIES:
             kind = "each draft at times a copy of the one before it"
-            yield _copied_drafts(kind, f"with probability {share}", law, share)
+            yield _copied_drafts(kind, f"with probability {share}", law, q, share)
+    else:
+        yield DraftMistake(
+            "one draw from each stratum, the tail first",
+            "",
+            lambda x: law.tuple_prob(x[:, ::-1]),
+            lambda rng, size: law.position_sample(rng, size)[:, ::-1],
+        )
 
 
-def _copied_drafts(kind: str, setting: str, law: ProposalLaw, share: float) -> DraftMistake:
-    q = law.draft_probs
+def confused_law(kind: Callable[[FloatArray, int], DraftLaw], law: DraftLaw) -> DraftLaw | None:
+    """A law of another kind with the same q; None if there is no such, or it has too few tokens."""
+    q = single_draft_probs(law)
+    if q is None or kind is type(law):
+        return None
+    try:
+        return kind(q, law.num_drafts)
+    except ValueError:
+        return None
+
+
+def _copied_drafts(
+    kind: str, setting: str, law: DraftLaw, q: FloatArray, share: float
+) -> DraftMistake:
     n = law.num_drafts
 
     def sample(rng: np.random.Generator, size: int) -> IntArray:
@@ -154,9 +155,9 @@ def _prob_of_copies(q: FloatArray, share: float, tokens: IntArray) -> FloatArray
     return q[tokens[:, 0]] * later
 
 
-def _prob_within_support(law: ProposalLaw, tokens: IntArray) -> FloatArray:
+def _prob_within_support(law: DraftLaw, q: FloatArray, tokens: IntArray) -> FloatArray:
     """P(tuple) under the law; all zero if one cannot occur, as then the costly others do not matter."""
-    possible = (law.draft_probs[tokens] > 0).all()
+    possible = (q[tokens] > 0).all()
     return law.tuple_prob(tokens) if possible else np.zeros(len(tokens))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
 from otmd.audit.draft_mistakes import Likelihoods, log_likelihoods
 from otmd.audit.mistakes import Explanation, best_settings
-from otmd.audit.samples import derived_rng, num_tuples, validate_level
+from otmd.audit.samples import Report, derived_rng, num_tuples, validate_level
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_one_position
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -26,7 +26,7 @@ _MOST_PATTERNS = 4
 
 
 @dataclass(frozen=True)
-class DraftLawAudit:
+class DraftLawAudit(Report):
     """The result of an audit of draft samples.
 
     Half of ``false_alarm`` is for the e-value, half is shared by the tests with p-values.
@@ -92,20 +92,20 @@ class DraftLawAudit:
             return f"{fault}; none of the common mistakes explains them better"
         return f"{fault}; best explained by: {self.best.mistake}"
 
-    def __str__(self) -> str:
+    @property
+    def details(self) -> list[str]:
+        """The tests, and the log-likelihoods of the declared law and of the best explanations."""
         values = ", ".join(f"{value:.1e}" for value in self.p_values)
         tests = f"logarithm of the e-value {self.log_e_value:.1f}, p-values {values}"
         shown = (x for x in self.explanations[:5] if x.log_likelihood > -np.inf)
         laws = [Explanation("the declared law", self.log_likelihood), *shown]
-        lines = [
-            self.verdict,
+        return [
             f"{tests}; false-alarm rate {self.false_alarm:.0e}",
             f"p-values of drafts that depend on one another (alarm at {self.level:.1e}):",
             *(f"  {p:>14.1e}  {name}" for name, p in self.independence.items()),
             "log-likelihoods:",
             *(f"  {law.log_likelihood:>14.1f}  {law.mistake}" for law in laws),
         ]
-        return "\n".join(lines)
 
 
 def draft_law(
@@ -125,10 +125,23 @@ def draft_law(
         A seed or a generator. It seeds the one that draws drafts and counts for the exact tests, so equal
         seeds give equal audits; the samples may come from an equal seed.
 
+    Returns
+    -------
+    DraftLawAudit
+        ``print`` shows the verdict, the tests and the best explanations.
+
     Raises
     ------
     ValueError, TypeError
         For invalid input; for a class in place of an instance, or swapped arguments.
+
+    Examples
+    --------
+    >>> import numpy as np, otmd
+    >>> law = otmd.WithoutReplacement([0.2, 0.2, 0.6], 2)
+    >>> drafts = np.sort(law.sample(1_000, rng=0), axis=1)
+    >>> otmd.audit.draft_law(drafts, law, rng=0).best.mistake
+    'sorted by token id'
     """
     validate_one_position(law, samples)
     tokens = law.validate_tokens(from_tensor(samples), "samples")
@@ -151,7 +164,7 @@ def draft_law(
             exact_p_value(test.observed, test.probs, level, rng=generator) for test in tests
         ),
         independence=independence_p_values(tokens, law, level, rng=generator),
-        explanations=tuple(best_settings(likelihoods.mistakes)),
+        explanations=tuple(best_settings(likelihoods.mistakes).values()),
     )
 
 

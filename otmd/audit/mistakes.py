@@ -73,15 +73,21 @@ class Explanation:
         return f"Most likely cause: {self.mistake}; {rows} agree with it ({power})"
 
 
-def best_settings(likelihoods: dict[tuple[str, str], float]) -> list[Explanation]:
+def best_settings(
+    likelihoods: dict[tuple[str, str], float],
+) -> dict[tuple[str, str], Explanation]:
     """The best setting of each kind of mistake, the most likely kind first; keys are kind and setting."""
     num_settings = Counter(kind for kind, _ in likelihoods)
-    best: dict[str, Explanation] = {}
-    for (kind, setting), likelihood in sorted(likelihoods.items(), key=lambda item: -item[1]):
-        words = f"{kind} ({setting})" if setting else kind
-        best.setdefault(kind, Explanation(words, likelihood - float(np.log(num_settings[kind]))))
-    in_order = (best[kind] for kind in num_settings)
-    return sorted(in_order, key=lambda explanation: -explanation.log_likelihood)
+    explanations = {
+        (kind, setting): Explanation(
+            f"{kind} ({setting})" if setting else kind,
+            likelihood - float(np.log(num_settings[kind])),
+        )
+        for (kind, setting), likelihood in likelihoods.items()
+    }
+    ranked = sorted(explanations, key=lambda key: -explanations[key].log_likelihood)
+    best = {kind: (kind, setting) for kind, setting in reversed(ranked)}
+    return {key: explanations[key] for key in ranked if best[key[0]] == key}
 
 
 class Side(NamedTuple):

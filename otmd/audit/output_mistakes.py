@@ -1,17 +1,120 @@
 """Common mistakes of engines in verifying drafts, as distributions of the output token given the drafts."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
-from otmd.audit.draft_mistakes import with_draft_probs
-from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
+from otmd.audit.draft_mistakes import confused_law, with_draft_probs
 from otmd.audit.mistakes import DISTRIBUTIONS, DISTRIBUTIONS_OF_ROW, Side, Variants
 from otmd.audit.positions import Position
-from otmd.laws import ProposalLaw, WithoutReplacement, WithReplacement
-from otmd.probabilities import FloatArray
+from otmd.audit.samples import next_draft_probs
+from otmd.laws import DraftLaw, WithoutReplacement, WithReplacement
+from otmd.probabilities import FloatArray, IntArray
+
+
+class RejectionFault(StrEnum):
+    """A fault of recursive rejection that comes from one wrong line."""
+
+    RESIDUAL_FROM_TARGET = "after all rejections the token is drawn from p, not from the residual"
+    RESIDUAL_FROM_DRAFT = "after all rejections the token is drawn from q, not from the residual"
+    NOT_NORMALISED = "the residual is not renormalised"
+    SOFTMAXED = "the residual goes through a softmax, as if it were logits"
+    NOT_UPDATED = "each draft is tested against p, not against the residual of those before it"
+    DUPLICATES_SKIPPED = "a draft that repeats a rejected one is skipped"
+    FIRST_DRAFT_KEPT = "the first draft is emitted unverified"
+    INVERTED = "a draft is accepted with probability q/p, not p/q"
+    NOT_DIVIDED = "a draft is accepted with probability p, not p/q"
+    COARSE_COIN = "a draft is accepted if u ≤ p/q, not u < p/q, with u in float16"
+
+
+class Decision(NamedTuple):
+    """The decision on one tuple of drafts, for targets (…, V).
+
+    ``accepted`` (…, V) is the probability to accept each token, ``rejected`` (…) that of accepting none, and
+    ``residual`` (…, V) the distribution of the output token in that case.
+    """
+
+    accepted: FloatArray
+    rejected: FloatArray
+    residual: FloatArray
+
+    def output(self, residual: FloatArray | None = None) -> FloatArray:
+        """The distribution of the output token (…, V), with this residual or with another one."""
+        residual = self.residual if residual is None else residual
+        return self.accepted + self.rejected[..., None] * residual
+
+
+@dataclass(eq=False)
+class RejectionSteps:
+    """Recursive rejection with targets (…, V), step by step as engines write it, with a fault or without.
+
+    Draft j is tested against its distribution given the drafts before it. So without a fault the verifier is
+    lossless for every ``law`` that draws one draft after another.
+    """
+
+    target_probs: FloatArray
+    law: DraftLaw
+    fault: RejectionFault | None = None
+    # Number of values k/2048 of a coarse coin u: the spacing of float16 between 1/2 and 1.
+    coin_values: int = 2048
+
+    def __call__(self, draft_tokens: IntArray) -> FloatArray:
+        """Distribution of the output token given the drafts (n,), of the shape of the targets."""
+        return self.decide(draft_tokens).output()
+
+    def decide(self, draft_tokens: IntArray) -> Decision:
+        """Test the drafts (n,) one after another."""
+        p = self.target_probs
+        draft_probs = next_draft_probs(self.law, draft_tokens)
+        accepted = np.zeros(p.shape)
+        rejected = np.ones(p.shape[:-1])
+        for j, (token, q) in enumerate(zip(draft_tokens, draft_probs, strict=True)):
+            if self.fault is RejectionFault.DUPLICATES_SKIPPED and token in draft_tokens[:j]:
+                continue
+            tested = self.target_probs if self.fault is RejectionFault.NOT_UPDATED else p
+            acceptance = self._acceptance(tested[..., token], q[token])
+            accepted[..., token] += rejected * acceptance
+            rejected = rejected * (1.0 - acceptance)
+            residual = np.maximum(tested - q, 0.0)
+            if self.fault is not RejectionFault.NOT_NORMALISED:
+                total = residual.sum(axis=-1, keepdims=True)
+                residual = np.divide(residual, total, out=p.copy(), where=total > 0)
+            p = residual
+        return Decision(accepted, rejected, self._residual(p, draft_probs))
+
+    def _acceptance(self, p: FloatArray, q: FloatArray) -> FloatArray:
+        """The probability (…) to accept a draft of probabilities p (…) and q; 0 if q cannot draw it."""
+        # P(u < p/q) for a uniform u.
+        acceptance = np.minimum(p, q) / (float(q) or 1.0)
+        if self.fault is RejectionFault.FIRST_DRAFT_KEPT:
+            return np.ones_like(acceptance)
+        if self.fault is RejectionFault.INVERTED:
+            return np.divide(np.minimum(p, q), p, out=np.ones_like(acceptance), where=p > 0)
+        if self.fault is RejectionFault.NOT_DIVIDED:
+            return p
+        if self.fault is RejectionFault.COARSE_COIN:
+            coins = np.floor(acceptance * self.coin_values) + 1.0
+            return np.minimum(1.0, coins / self.coin_values)
+        return acceptance
+
+    def _residual(self, p: FloatArray, draft_probs: list[FloatArray]) -> FloatArray:
+        """The distribution that is drawn from after all rejections (…, V), if the residual is p (…, V)."""
+        if self.fault is RejectionFault.RESIDUAL_FROM_TARGET:
+            return self.target_probs
+        if self.fault is RejectionFault.RESIDUAL_FROM_DRAFT:
+            return draft_probs[0]
+        if self.fault is RejectionFault.SOFTMAXED:
+            return softmax(p, axis=-1)
+        if self.fault is RejectionFault.NOT_NORMALISED:
+            # The mass that is missing from 1 goes to the last token, as in a search of running sums.
+            p = p.copy()
+            p[..., -1] += 1.0 - p.sum(axis=-1)
+        return p
 
 
 class OutputMistake(NamedTuple):
@@ -37,20 +140,19 @@ def _of_verifier(fault: RejectionFault, position: Position) -> Variants:
     return {"": RejectionSteps(position.target, law, fault)(position.record.draft_tokens)}
 
 
-def _of_law(kind: type[ProposalLaw], position: Position) -> Variants:
+def _of_law(kind: Callable[[FloatArray, int], DraftLaw], position: Position) -> Variants:
     """The drafts are verified as if they had been drawn by a law of another kind."""
     law = position.law
-    if not isinstance(law, ProposalLaw) or law.num_drafts == 1 or type(law) is kind:
+    if law is None or law.num_drafts == 1:
         return {}
-    if np.count_nonzero(law.draft_probs) < law.num_drafts:
-        return {}
-    return {"": _verified(position, position.target, kind(law.draft_probs, law.num_drafts))}
+    assumed = confused_law(kind, law)
+    return {} if assumed is None else {"": _verified(position, position.target, assumed)}
 
 
 def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Variants:
     """The drafts are verified with other draft probabilities."""
     law = position.law
-    if not isinstance(law, ProposalLaw) or not isinstance(position.record.draft, np.ndarray):
+    if law is None or not isinstance(position.record.draft, np.ndarray):
         return {}
     return {
         setting: _verified(position, position.target, with_draft_probs(law, q))
@@ -64,7 +166,7 @@ def _of_both(position: Position) -> Variants:
     targets = position.neighbours["target"]
     if not position.record.draft_tokens.size:
         return targets
-    if not isinstance(law, ProposalLaw):
+    if law is None:
         return {}
     drafts = position.neighbours["draft"]
     return {
@@ -74,7 +176,7 @@ def _of_both(position: Position) -> Variants:
 
 
 def _verified(
-    position: Position, target: FloatArray | None, law: ProposalLaw | None
+    position: Position, target: FloatArray | None, law: DraftLaw | None
 ) -> FloatArray | None:
     """The distribution of the output (V,) of recursive rejection with a target (V,) and a law."""
     if target is None or law is None:
@@ -85,7 +187,7 @@ def _verified(
 def _of_residual(position: Position) -> Variants:
     """After all rejections the token is drawn from another row's residual, or from a buffer never written."""
     law = position.law
-    if not isinstance(law, ProposalLaw):
+    if law is None:
         return {}
     tokens = position.record.draft_tokens
     size = position.target.size

@@ -22,19 +22,17 @@ _MOST_NUMBERS_HELD_OUT = 50_000_000
 # Neighbours are looked for among so many rows on each side.
 _NEAR = 8
 Records = Callable[[], Iterator[Record]]
-Neighbours = dict[str, Variants]
-"""By side (target or draft) and in words: the distributions (V,) of rows near a row."""
 
 
 class Position(NamedTuple):
-    """A recorded position, and the distributions of the rows near it.
+    """A recorded position, and the distributions of the rows near it, by side (target or draft) and in words.
 
     ``law`` is None if it is unknown, or if it cannot have drawn the drafts.
     """
 
     record: Record
     law: DraftLaw | None
-    neighbours: Neighbours
+    neighbours: dict[str, Variants]
 
     @property
     def target(self) -> FloatArray:
@@ -68,40 +66,34 @@ class PositionReader(NamedTuple):
         most_numbers = _MOST_NUMBERS_HELD_OUT if self.held_out else _MOST_NUMBERS
         count = 0
         numbers = 0
-        for record, near in _with_near_rows(self.read()):
+        for near in _with_near_rows(self.read()):
             if (coins.random() < 0.5) != self.held_out:
                 continue
-            position = self._position(record, near)
+            position = self._position(near)
             if position is not None:
                 yield position
                 count += 1
-                numbers += record.vocab_size
+                numbers += near.row.vocab_size
             if count >= most or (count >= _FEWEST_POSITIONS and numbers >= most_numbers):
                 return
 
-    def _position(self, record: Record, near: "_NearRows") -> Position | None:
+    def _position(self, near: "_NearRows") -> Position | None:
         """The position of a row; None if the row does not belong to the subject."""
-        tokens = record.draft_tokens
-        output = record.output_token
-        if max(output, tokens.max(initial=0)) >= record.vocab_size or tokens.min(initial=0) < 0:
+        row = near.row
+        output = row.output_token
+        tokens = row.draft_tokens
+        if max(output, tokens.max(initial=0)) >= row.vocab_size or tokens.min(initial=0) < 0:
             return None
-        if isinstance(record.target, str) or (self.subject == "output" and output == NOT_DECIDED):
+        if isinstance(row.target, str) or (self.subject == "output" and output == NOT_DECIDED):
             return None
-        neighbours = {side: _neighbours(record, near, side) for side in ("target", "draft")}
-        recorded = [probs for variants in neighbours.values() for probs in variants.values()]
-        size = max(probs.size for probs in (record.target, *recorded) if probs is not None)
-        record = _padded(record, size)
-        law = self._law(record)
+        # Rows of the most likely tokens alone have vocabularies of several sizes.
+        size = max(x.vocab_size for x in (row, *near.before, *near.after))
+        row = _padded(row, size)
+        law = self._law(row)
         if self.subject == "drafts" and law is None:
             return None
-        neighbours = {
-            side: {
-                words: None if probs is None else _pad(probs, size)
-                for words, probs in variants.items()
-            }
-            for side, variants in neighbours.items()
-        }
-        return Position(record, law, neighbours)
+        neighbours = {side: _neighbours(near, side, size) for side in ("target", "draft")}
+        return Position(row, law, neighbours)
 
     def _law(self, record: Record) -> DraftLaw | None:
         make = self.make_law
@@ -118,13 +110,14 @@ class PositionReader(NamedTuple):
 
 
 class _NearRows(NamedTuple):
-    """The rows before and after a row, nearest first."""
+    """A row, and the rows before and after it, nearest first."""
 
+    row: Record
     before: list[Record]
     after: list[Record]
 
 
-def _with_near_rows(records: Iterable[Record]) -> Iterator[tuple[Record, _NearRows]]:
+def _with_near_rows(records: Iterable[Record]) -> Iterator[_NearRows]:
     window: deque[Record | None] = deque(repeat(None, 2 * _NEAR + 1), 2 * _NEAR + 1)
     for latest in chain(records, repeat(None, _NEAR)):
         window.append(latest)
@@ -132,20 +125,24 @@ def _with_near_rows(records: Iterable[Record]) -> Iterator[tuple[Record, _NearRo
         if (centre := rows[_NEAR]) is not None:
             before = [row for row in reversed(rows[:_NEAR]) if row is not None]
             after = [row for row in rows[_NEAR + 1 :] if row is not None]
-            yield centre, _NearRows(before, after)
+            yield _NearRows(centre, before, after)
 
 
-def _neighbours(record: Record, near: _NearRows, side: str) -> Variants:
-    """The distributions of rows near this one, by words; None if there are none."""
+def _neighbours(near: _NearRows, side: str, size: int) -> Variants:
+    """The distributions (V,) of rows near this one, by words; None if there are none."""
+    row = near.row
     # What comes after a row depends on its output, unless it is of another request.
-    same = [row for row in near.before if row.request == record.request and _is_sound(row, side)]
+    same = [x for x in near.before if x.request == row.request and _is_sound(x, side)]
     rows = {
         "the row before": same,
-        "the depth before": [row for row in same[:1] if row.depth == record.depth - 1],
-        "the next request of the batch": _of_request(record, near.after, near.before, side),
-        "the previous request of the batch": _of_request(record, near.before, near.after, side),
+        "the depth before": [x for x in same[:1] if x.depth == row.depth - 1],
+        "the next request of the batch": _of_request(row, near.after, near.before, side),
+        "the previous request of the batch": _of_request(row, near.before, near.after, side),
     }
-    return {words: getattr(near[0], side) if near else None for words, near in rows.items()}
+    return {
+        words: _pad(getattr(nearest[0], side), size) if nearest else None
+        for words, nearest in rows.items()
+    }
 
 
 def _of_request(record: Record, first: list[Record], last: list[Record], side: str) -> list[Record]:
@@ -163,25 +160,20 @@ def _is_sound(row: Record, side: str) -> bool:
     return isinstance(getattr(row, side), np.ndarray)
 
 
-def _pad(probs: FloatArray, size: int) -> FloatArray:
-    return probs if probs.size == size else np.pad(probs, (0, size - probs.size))
+def _pad(probs: FloatArray, size: int, fill: float = 0.0) -> FloatArray:
+    if probs.size == size:
+        return probs
+    return np.pad(probs, (0, size - probs.size), constant_values=fill)
 
 
 def _padded(record: Record, size: int) -> Record:
-    if record.vocab_size == size:
-        return record
-    sides = {
-        side: _pad(probs, size)
-        for side in ("target", "draft")
-        if isinstance(probs := getattr(record, side), np.ndarray)
-    }
-    logits = {
-        name: recorded._replace(
-            numbers=np.pad(
-                recorded.numbers, (0, size - recorded.numbers.size), constant_values=-np.inf
-            )
-        )
-        for name in ("target_logits", "draft_logits")
-        if (recorded := getattr(record, name)) is not None
-    }
-    return record._replace(vocab_size=size, **sides, **logits)
+    """The row with probabilities and logits of ``size`` tokens, those that it lacks without mass."""
+    changes = {}
+    for side in ("target", "draft"):
+        logits = getattr(record, f"{side}_logits")
+        if _is_sound(record, side):
+            changes[side] = _pad(getattr(record, side), size)
+        if logits is not None:
+            padded = _pad(logits.numbers, size, -np.inf)
+            changes[f"{side}_logits"] = logits._replace(numbers=padded)
+    return record._replace(vocab_size=size, **changes)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit.record_files import MOST_NUMBERS, rows_of_file
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -20,12 +19,22 @@ from otmd.probabilities import (
     wrong,
     wrong_type,
 )
-from otmd.storage.files import shortened
+from otmd.storage.arrays import read_safetensors
+from otmd.storage.files import parse_json, shortened
+from otmd.storage.parquet import read_batches
 
 # Stands for the output token of a position that was not reached.
 NOT_DECIDED = -1
 # The audit keeps a few hundred bytes of each row.
 MOST_ROWS = 2_000_000
+# Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
+LONGEST_LINE = 32 << 20
+# Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
+_MOST_MARKS = 10_000
+# The largest vocabulary that is read.
+MOST_NUMBERS = 1 << 22
+# Endings of the names of fields that hold lists of numbers.
+_VECTORS = ("logits", "probs", "ids", "tokens")
 _DEEPEST = 10_000
 _LONGEST_LABEL = 1000
 _WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
@@ -95,7 +104,7 @@ def read_records(source: Source, processings: Mapping[str, Processing | None]) -
     ``processings`` has that of the logits by side. A ValueError names the file, the row and the field.
     """
     if isinstance(source, str | Path):
-        rows = rows_of_file(Path(source))
+        rows = _rows_of_file(Path(source))
         name = str(source)
     elif isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
         rows = enumerate(source, start=1)
@@ -210,38 +219,46 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     if not kinds:
         return None
     name = f"{side}_{kinds[0]}"
-    is_logits = kinds[0] == "logits"
-    value = given[name]
-    values = _vector(name, value, "fiu")
-    # Decimal numbers have no dtype; those of engines were float32 before they were printed.
-    tolerance = sum_tolerance(values.dtype if hasattr(value, "dtype") else np.dtype(np.float32))
-    # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0.
-    if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
-        tolerance = sum_tolerance("torch.bfloat16")
+    values = _vector(name, given[name], "fiu")
+    tolerance = _tolerance(given[name], values)
     ids = None
     if f"{side}_ids" in given:
-        ids = _read_ids(f"{side}_ids", given[f"{side}_ids"])
-        if ids.size != values.size:
-            raise ValueError(f"{side}_ids: got {ids.size} ids for {values.size} numbers")
-        order = np.argsort(ids, kind="stable")
-        values = values[order]
-        ids = ids[order]
-        if ids[0] < 0 or (np.diff(ids) == 0).any():
-            raise wrong(f"{side}_ids", "a negative or a repeated id", "distinct ids ≥ 0")
-    of_logits = _processing(side, is_logits, given, default)
+        ids, values = _ascending_ids(f"{side}_ids", given, values)
+    processing = _processing(side, kinds[0] == "logits", given, default)
     numbers = in_float64(values)
+    probs = _probs(numbers, processing, tolerance)
+    if processing is None:
+        mass = 1.0 if ids is None else float(numbers.sum())
+        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
+        return _Side(probs, values.size, ids, _NO_TOKENS, listed, None)
     ties = _NO_TOKENS
     listed = 1.0
-    logits = None if of_logits is None else Logits(numbers, of_logits)
-    probs = _probs(numbers, of_logits, tolerance)
-    if of_logits is not None and not isinstance(probs, str):
+    if not isinstance(probs, str):
         ties = ties_at_edge(numbers, probs)
         ties = ties if ids is None else ids[ties]
-        listed = _listed_mass(numbers, of_logits, tolerance)
-    elif of_logits is None and ids is not None:
-        mass = float(numbers.sum())
-        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
-    return _Side(probs, values.size, ids, ties, listed, logits)
+        listed = _listed_mass(numbers, processing, tolerance)
+    return _Side(probs, values.size, ids, ties, listed, Logits(numbers, processing))
+
+
+def _tolerance(recorded: Any, values: NDArray) -> float:
+    """The rounding error of a sum of probabilities of the type in which they were recorded."""
+    # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0.
+    if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
+        return sum_tolerance("torch.bfloat16")
+    # Decimal numbers have no dtype; those of engines were float32 before they were printed.
+    return sum_tolerance(values.dtype if hasattr(recorded, "dtype") else np.dtype(np.float32))
+
+
+def _ascending_ids(name: str, given: Row, values: NDArray) -> tuple[IntArray, NDArray]:
+    """The ids of a side's numbers in ascending order, and the numbers in this order."""
+    ids = _read_ids(name, given[name])
+    if ids.size != values.size:
+        raise ValueError(f"{name}: got {ids.size} ids for {values.size} numbers")
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    if ids[0] < 0 or (np.diff(ids) == 0).any():
+        raise wrong(name, "a negative or a repeated id", "distinct ids ≥ 0")
+    return ids, values[order]
 
 
 def _listed_mass(logits: FloatArray, processing: Processing, tolerance: float) -> float:
@@ -358,3 +375,79 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     if array.size > MOST_NUMBERS:
         raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
     return array
+
+
+def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read the rows of a file with their numbers from 1, a few at a time; ValueError for a bad file."""
+    readers = {
+        ".jsonl": _rows_of_json_lines,
+        ".parquet": _rows_of_parquet,
+        ".safetensors": _rows_of_safetensors,
+    }
+    if path.suffix not in readers:
+        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
+    return readers[path.suffix](path)
+
+
+def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lines that are not blank. One longer than :data:`LONGEST_LINE` is refused before it is read in full."""
+    with path.open("rb") as stream:
+        lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            name = f"{path}: row {number}"
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{name}: got a line of more than {LONGEST_LINE} bytes")
+            if not line.strip():
+                continue
+            try:
+                if sum(line.count(mark) for mark in b'[{:"') > _MOST_MARKS:
+                    raise ValueError(f"more than {_MOST_MARKS} brackets, colons and quotes")
+                row = parse_json(line)
+            except ValueError as error:
+                fault = "malformed" if line.endswith(b"\n") else "cut short"
+                raise ValueError(f"{name}: no JSON, {fault} ({error})") from error
+            if not isinstance(row, dict):
+                raise wrong(name, type(row).__name__, "a JSON object with the fields")
+            yield number, row
+
+
+def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each column is a field. Fields with a number for each token are columns of lists."""
+    number = 0
+    for batch in read_batches(path):
+        for row in zip(*batch.values(), strict=True):
+            number += 1
+            yield (
+                number,
+                {name: _value(name, scalar) for name, scalar in zip(batch, row, strict=True)},
+            )
+
+
+def _value(name: str, scalar: Any) -> Any:
+    """Convert an Arrow scalar: a list to an array, which may hold objects, others to a Python value."""
+    if not (scalar.is_valid and "list" in str(scalar.type).partition("<")[0]):
+        return scalar.as_py()
+    array = scalar.values.to_numpy(zero_copy_only=False)
+    if scalar.values.null_count and name.endswith("logits") and array.dtype.kind == "f":
+        array = np.where(scalar.values.is_null().to_numpy(zero_copy_only=False), -np.inf, array)
+    return array
+
+
+def _rows_of_safetensors(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each array is a field, with the rows as its first axis. Arrays are memory-mapped, not loaded."""
+    arrays, _ = read_safetensors(path)
+    for name, array in arrays.items():
+        axes = 2 if name.endswith(_VECTORS) else 1
+        shape = array.raw.shape
+        if len(shape) != axes or (axes == 2 and not 1 <= shape[1] <= MOST_NUMBERS):
+            expected = f"(N, V) with V at most {MOST_NUMBERS}" if axes == 2 else "(N,)"
+            raise wrong(f"{path}: {shortened(name)}", f"shape {shape}", expected)
+    lengths = {name: len(array.raw) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise wrong(path, f"arrays with {lengths} rows", "equally many")
+    for row in range(next(iter(lengths.values()), 0)):
+        yield row + 1, {name: array.rows(row) for name, array in arrays.items()}

@@ -8,7 +8,7 @@ import numpy as np
 from otmd.audit import claims, samples
 from otmd.audit.boundary_cases import OUTCOMES, BoundaryCase
 from otmd.audit.causes import most_likely_cause
-from otmd.audit.evidence import Claim, bands_of, judge_claim
+from otmd.audit.claims import Claim, bands_of, judge_claim
 from otmd.audit.metrics import metrics_of
 from otmd.audit.mistakes import Explanation
 from otmd.audit.records import Record, Source, read_records
@@ -51,10 +51,22 @@ def recorded_run(
     rng : int, sequence of int, numpy.random.Generator or None
         A seed or a generator. Equal seeds give equal audits; the engine may use an equal seed.
 
+    Returns
+    -------
+    RecordedRunAudit
+        ``print`` shows the verdict, what could be found, the most likely cause and the tests.
+
     Raises
     ------
     ValueError
         For invalid arguments, and for a malformed file, row or field, which it names.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> row = {"target_probs": [0.5, 0.5], "draft_probs": [0.5, 0.5], "draft_tokens": [0]}
+    >>> otmd.audit.recorded_run([row | {"output_token": 1}] * 10).outcome
+    'INCONCLUSIVE'
 
     Notes
     -----
@@ -88,7 +100,6 @@ def recorded_run(
         acceptance=tally.acceptance(level),
         bands=tuple(bands_of(names, tally.evidence[claim]) for claim, names in CLASSES.items()),
         explanations=_explanations(refuted, {*cases}, read, make_law, generator),
-        most_repeated=tally.dependence.most_repeated() if claims.SLOTS in refuted else "",
         metrics=metrics_of(tally.positions, tally.ceilings),
     )
 

@@ -1,18 +1,17 @@
 """The result of an audit of a recorded run, and its report."""
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from otmd.audit.boundary_cases import OUTPUT_MISSING, BoundaryCase, rows_in_words
-from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, NUM_STATEMENTS, OUTPUTS
+from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, MOST_CELLS, NUM_STATEMENTS, OUTPUTS, Band, Claim
 from otmd.audit.counts import detectable_total_variation
-from otmd.audit.evidence import MOST_CELLS, Band, Claim
 from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.mistakes import Explanation
+from otmd.audit.samples import Report
 
 _GROUPS_SHOWN = 3
 _ALARM = {True: "REFUTED", False: "none"}
@@ -27,11 +26,7 @@ class Listing(NamedTuple):
     note: str
     decimals: int
     line: str
-    rows: list[tuple] = []  # noqa: RUF012
-
-    def with_rows(self, rows: Iterable[tuple]) -> "Listing":
-        """The same table with these rows."""
-        return self._replace(rows=list(rows))
+    rows: list[tuple]
 
     def __str__(self) -> str:
         lines = [f"{self.title}. {self.note}"]
@@ -39,63 +34,7 @@ class Listing(NamedTuple):
             # The rows are aligned in columns: the heads take their widths, without the number formats.
             lines.append(re.sub(r"\+?(\d+)\.\d[ef]", r"\1", self.line).format(*self.heads))
         lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
-        return "\n  ".join(lines) if self.rows else ""
-
-
-_TESTS = Listing(
-    "Tests",
-    ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
-    "An alarm is a p-value of at most {:.1e}, or a bias above 0. The p-value is for a number of rows that "
-    "was decided in advance, the one by bets is valid whenever one looks. Finds: the bias that the test "
-    "finds with probability 0.9.",
-    4,
-    "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
-)
-_TESTS_BY_DEPTH = Listing(
-    "Tests by depth",
-    ("rows", "of", "alarm", "samples", "p-value", "in order of"),
-    "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is one of at "
-    "most {:.1e}. Other groups are listed if they show a fault.",
-    4,
-    "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}",
-)
-_CASES = Listing(
-    "Rows that no sound engine writes",
-    ("what", "rows", "usually"),
-    "Each is a fault, but for positions without an output token, which rule out a PASS.",
-    0,
-    "{1}: {0}; usually {2}",
-)
-_VOCABULARIES = Listing(
-    "Rows of several vocabularies",
-    ("tokens", "rows"),
-    "If they are of several models, audit them apart.",
-    0,
-    "{0} tokens: {1}",
-)
-_BANDS = Listing(
-    "Output tokens by class",
-    ("class", "observed", "expected", "deviations"),
-    "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
-    1,
-    "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
-)
-_METRICS = Listing(
-    "Metrics",
-    ("metric", "value", "definition"),
-    "Many numbers are called acceptance; each is listed with its definition.",
-    4,
-    "{1:8.4f}  {0}: {2}",
-)
-
-
-class _GroupRow(NamedTuple):
-    name: str
-    side: str
-    alarm: str
-    num_samples: int
-    p_value: float
-    order: str
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -147,7 +86,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class RecordedRunAudit:
+class RecordedRunAudit(Report):
     """The result of an audit of a recorded run.
 
     A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
@@ -164,8 +103,6 @@ class RecordedRunAudit:
         The claims for which anything was recorded; the classes of output tokens by p/q, and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
-    most_repeated : str
-        The two drafts of a position that are equal too often, in words; empty if none are.
     """
 
     num_rows: int
@@ -178,7 +115,6 @@ class RecordedRunAudit:
     acceptance: PooledAcceptance | None
     bands: tuple[tuple[Band, ...], ...]
     explanations: dict[str, Explanation]
-    most_repeated: str
     metrics: tuple[Metric, ...]
 
     @property
@@ -243,6 +179,10 @@ class RecordedRunAudit:
         return bool(self.reasons)
 
     @property
+    def _level(self) -> float:
+        return self.false_alarm / NUM_STATEMENTS
+
+    @property
     def _first(self) -> Statement | None:
         return next(iter(self.statements), None)
 
@@ -299,45 +239,92 @@ class RecordedRunAudit:
     @property
     def tables(self) -> list[Listing]:
         """The tests, and the other tables that have rows."""
-        several = self.vocabularies if len(self.vocabularies) > 1 else {}
-        bands = (band for bands in self.bands for band in bands)
-        tables = [
-            _TESTS.with_rows(self._test_rows()),
-            _TESTS_BY_DEPTH.with_rows(self._depth_rows()),
-            _CASES.with_rows((case.what, case.rows, case.usually) for case in self.cases),
-            _VOCABULARIES.with_rows((size, rows_in_words(*several[size])) for size in several),
-            _BANDS.with_rows(map(astuple, bands)),
-            _METRICS.with_rows(map(astuple, self.metrics)),
-        ]
-        level = self.false_alarm / NUM_STATEMENTS
-        tests, *details = (x._replace(note=x.note.format(level)) for x in tables)
-        return [tests, *(table for table in details if table.rows)]
+        tests, *others = (self._tests(), self._tests_by_depth(), *self._tables_of_rows())
+        return [tests, *(table for table in others if table.rows)]
 
-    def _test_rows(self) -> Iterator[tuple]:
-        for claim in self.claims:
-            yield (claim.name, _ALARM[claim.refuted], *astuple(claim)[1:6])
+    def _tests(self) -> Listing:
+        rows = [(claim.name, _ALARM[claim.refuted], *astuple(claim)[1:6]) for claim in self.claims]
         if acceptance := self.acceptance:
             numbers = (acceptance.num_positions, np.nan, acceptance.p_value, np.nan, np.nan)
-            yield (_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers)
+            rows.append((_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers))
+        return Listing(
+            "Tests",
+            ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+            f"An alarm is a p-value of at most {self._level:.1e}, or a bias above 0. The p-value is for a "
+            "number of rows that was decided in advance, the one by bets is valid whenever one looks. Finds: "
+            "the bias that the test finds with probability 0.9.",
+            4,
+            "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
+            rows,
+        )
+
+    def _tests_by_depth(self) -> Listing:
+        return Listing(
+            "Tests by depth",
+            ("rows", "of", "alarm", "samples", "p-value", "in order of"),
+            "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is "
+            f"one of at most {self._level:.1e}. Other groups are listed if they show a fault.",
+            4,
+            "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}",
+            self._depth_rows(),
+        )
+
+    def _tables_of_rows(self) -> list[Listing]:
+        several = self.vocabularies if len(self.vocabularies) > 1 else {}
+        return [
+            Listing(
+                "Rows that no sound engine writes",
+                ("what", "rows", "usually"),
+                "Each is a fault, but for positions without an output token, which rule out a PASS.",
+                0,
+                "{1}: {0}; usually {2}",
+                [(case.what, case.rows, case.usually) for case in self.cases],
+            ),
+            Listing(
+                "Rows of several vocabularies",
+                ("tokens", "rows"),
+                "If they are of several models, audit them apart.",
+                0,
+                "{0} tokens: {1}",
+                [(size, rows_in_words(*several[size])) for size in several],
+            ),
+            Listing(
+                "Output tokens by class",
+                ("class", "observed", "expected", "deviations"),
+                "Of p/q and of p, in standard deviations. Deviations without an alarm above mean nothing.",
+                1,
+                "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
+                [astuple(band) for bands in self.bands for band in bands],
+            ),
+            Listing(
+                "Metrics",
+                ("metric", "value", "definition"),
+                "Many numbers are called acceptance; each is listed with its definition.",
+                4,
+                "{1:8.4f}  {0}: {2}",
+                [astuple(metric) for metric in self.metrics],
+            ),
+        ]
 
     def _depth_rows(self) -> list[tuple]:
         """A row for each group of each side: the smallest p-value of its bets."""
-        rows: dict[tuple[str, str], _GroupRow] = {}
+        rows: dict[tuple[str, str], tuple] = {}
         for claim in self.claims:
             kind = CLAIMS[claim.name]
             for group in claim.groups:
                 alarm = _ALARM[group.p_value <= claim.level]
-                row = _GroupRow(
-                    group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order
-                )
-                key = (group.name, kind.side)
-                rows[key] = min(rows.get(key, row), row, key=lambda row: row.p_value)
-        names = {name for name, _ in rows}
-        no_alarm = all(row.alarm == _ALARM[False] for row in rows.values())
-        return [] if len(names) <= 2 and no_alarm else [*rows.values()]
+                row = (group.name, kind.side, alarm, group.num_samples, group.p_value, kind.order)
+                smallest = rows.setdefault(row[:2], row)
+                if group.p_value < smallest[4]:
+                    rows[row[:2]] = row
+        no_alarm = all(row[2] == _ALARM[False] for row in rows.values())
+        too_few = len({name for name, _ in rows}) <= 2
+        return [] if too_few and no_alarm else [*rows.values()]
 
-    def __str__(self) -> str:
-        return "\n\n".join(filter(None, ["\n".join(self.said), *map(str, self.tables)]))
+    @property
+    def details(self) -> list[str]:
+        """The sentences below the verdict, and the tables, each after an empty line."""
+        return [*self.said[1:], *(f"\n{table}" for table in self.tables if table.rows)]
 
     @property
     def said(self) -> list[str]:
@@ -350,8 +337,6 @@ class RecordedRunAudit:
             lines.append(f"Usual cause of such rows: {most.usually}")
         elif not self.explanations and any(claim.refuted for claim in self.claims):
             lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
-        if self.most_repeated:
-            lines.append(f"Most often equal: {self.most_repeated}")
         alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
         lines.append(f"Drafts by law {self.law}; {alarm}")
         if self.acceptance:

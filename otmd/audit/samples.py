@@ -1,4 +1,4 @@
-"""Checks of arguments, samples, distributions of single drafts, ceilings and deviations, for all audits."""
+"""Arguments, reports, declared laws, ceilings of the acceptance and deviations of tokens, for all audits."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd import laws
+from otmd.laws import DraftLaw, WithReplacement
 from otmd.laws.base import RngLike, draw_tokens, validate_one_position, validate_rng
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
@@ -31,13 +31,35 @@ Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
 ConditionalLaw = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to the distribution of the output token (V,)."""
-LawMaker = Callable[[FloatArray, int], laws.DraftLaw]
+LawMaker = Callable[[FloatArray, int], DraftLaw]
 """From q (V,) and the number of drafts to their law."""
 # A maximum flow over more tuples would take longer than the audit.
 _MOST_TUPLES = 5_000
 PROOF = "of the tokens have target probability zero: proof"
 # Added to ceilings, which rounding may make too low.
 SLACK = 1e-9
+
+
+class Report:
+    """The result of an audit: ``faulty``, the ``verdict`` in a sentence, and the ``details`` below it."""
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found."""
+        raise NotImplementedError
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        raise NotImplementedError
+
+    @property
+    def details(self) -> list[str]:
+        """The numbers behind the verdict, in lines."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *self.details])
 
 
 @dataclass(frozen=True)
@@ -118,8 +140,8 @@ def one_by_one(sampler: Sampler, draft_tokens: IntArray) -> NDArray:
     tokens = [np.asarray(from_tensor(sampler(row))) for row in draft_tokens]
     for token in tokens:
         if token.ndim:
-            got = f"an array of shape {token.shape} for one draw of drafts"
-            raise wrong("verifier", got, "a token; batched=True takes all draws in one call")
+            received = f"an array of shape {token.shape} for one draw of drafts"
+            raise wrong("verifier", received, "a token; batched=True takes all draws in one call")
     return np.stack(tokens)
 
 
@@ -136,8 +158,26 @@ def validate_emitted(tokens: ArrayLike, count: int, vocab_size: int, name: str) 
 def sampler_of(verifier: ConditionalLaw, *, rng: RngLike) -> Callable[[IntArray], IntArray]:
     """A batched sampler, from drafts (N, n) to tokens (N,), of a verifier given by its conditional law.
 
-    ``verifier`` takes drafts (n,) and returns the distribution of the output token (V,). It is called once
-    for each tuple of drafts. The sampler raises ValueError if it does not return a distribution.
+    Parameters
+    ----------
+    verifier : callable
+        Takes drafts (n,) and returns the distribution of the output token (V,). It is called once for each
+        tuple of drafts.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator, which draws the tokens.
+
+    Returns
+    -------
+    callable
+        It raises ValueError if the verifier does not return a distribution.
+
+    Examples
+    --------
+    >>> import numpy as np, otmd
+    >>> verifier = otmd.TargetOnly().prepare([0.0, 1.0], otmd.WithReplacement([0.5, 0.5], 2))
+    >>> sampler = otmd.audit.sampler_of(verifier.conditional_law, rng=0)
+    >>> sampler(np.array([[0, 0], [0, 1], [1, 1]])).tolist()
+    [1, 1, 1]
     """
     generator = validate_rng(rng)
 
@@ -173,7 +213,7 @@ def law_name(law: object) -> str:
 # n-grams, the argmax, the most likely tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
-    "independent": laws.WithReplacement,
+    "independent": WithReplacement,
     "fixed": None,
 }
 
@@ -190,7 +230,7 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
 class DeclaredLaw(NamedTuple):
     """The law of a row's drafts, and the distribution (V,) of each given those before it."""
 
-    law: laws.DraftLaw
+    law: DraftLaw
     next_draft_probs: list[FloatArray]
 
 
@@ -205,17 +245,21 @@ def declared_law(
     except ValueError:
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
         return "draft_never"
-    if not isinstance(law, laws.ProposalLaw):
-        raise wrong("law", repr(law), "a ProposalLaw, made of the one distribution that a row has")
-    law = law.with_ties_as(draft_tokens)
+    law = validate_one_position(law).with_ties_as(draft_tokens)
     probs = next_draft_probs(law, draft_tokens)
     possible = all(row[token] > 0 for row, token in zip(probs, draft_tokens, strict=True))
     return DeclaredLaw(law, probs) if possible else "draft_never"
 
 
-def next_draft_probs(law: laws.DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
+def next_draft_probs(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
     """The distribution (V,) of each of the drafts (n,) given those before it; zero if none can follow."""
     return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
+
+
+def single_draft_probs(law: DraftLaw) -> FloatArray | None:
+    """The one distribution (V,) that the drafts of a single position are made of; None if there is none."""
+    probs = getattr(law, "draft_probs", None)
+    return probs if probs is not None and probs.ndim == 1 else None
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
@@ -223,19 +267,23 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
     return (draft_tokens == output_tokens[:, None]).any(axis=-1)
 
 
-def acceptance_ceiling(target: FloatArray, law: laws.DraftLaw) -> float:
+def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    if isinstance(law, laws.ProposalLaw) or num_tuples(law) <= _MOST_TUPLES:
+    random = law.position_structure().random
+    # Other slots overlap, and a table without q has no order of tokens that the cut is a prefix of.
+    closed_form = getattr(random, "disjoint", True) and getattr(random, "probs", True) is not None
+    if closed_form or num_tuples(law) <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + SLACK)
 
 
-def num_tuples(law: laws.DraftLaw) -> int:
+def num_tuples(law: DraftLaw) -> int:
     """The number of tuples of drafts in an enumeration of a law at a single position."""
-    if isinstance(law, laws.Joint):
-        return len(law.tuples)
+    tuples = getattr(law, "tuples", None)
+    if tuples is not None:
+        return len(tuples)
     return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from otmd.audit import claims, counts, samples
 from otmd.audit.bets import STAKES, EventBets, anytime_p_value, mean_wealth
 from otmd.audit.boundary_cases import KINDS
-from otmd.audit.dependence import Dependence, DrawnToken
-from otmd.audit.evidence import MOST_GROUPS, Evidence, Grouping
+from otmd.audit.claims import MOST_GROUPS, Evidence, Grouping
 from otmd.audit.metrics import PooledAcceptance, RecordedPosition
 from otmd.audit.records import NOT_DECIDED, Record, as_kept, mass_of_choice
 from otmd.laws import DraftLaw
@@ -46,6 +45,9 @@ _MASSES = (1e-9, 1e-6, 0.001, 0.01, 0.1)
 # Rows with a smaller tail mass are remembered; the threshold for an alarm is smaller still.
 _SMALL_TAIL = 0.01
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
+_PARTS = 4
+# Equal drafts have close numbers: this moves a difference of 0 to the middle of the first of 16 cells.
+_SHIFT = 1 / 32
 # Batches are powers of 2, as a rule, so slots of a batch recur in groups of every eighth row.
 _EVERY = 8
 # The kinds of rows with improbable tokens, and a claim that has a number for each of these tokens.
@@ -72,6 +74,14 @@ class _LastRow(NamedTuple):
     accepted: bool | None = True
 
 
+class _DrawnToken(NamedTuple):
+    """A draft token, its distribution (V,) given those before it, and a uniform number given the past."""
+
+    probs: FloatArray
+    token: int
+    number: float
+
+
 class Tally:
     """The record of the rows: evidence, boundary cases, metrics. ``make_law`` is None for fixed drafts."""
 
@@ -83,13 +93,13 @@ class Tally:
         # The rows of each kind of boundary case, and of each size of a vocabulary.
         self.cases: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self.vocabularies: dict[int, array[int]] = defaultdict(lambda: array("q"))
-        self.dependence = Dependence(rng)
+        self._last_drafts: list[_DrawnToken] = []
         self._groupings = {side: _groupings() for side in (claims.OUTPUTS, claims.DRAFT_TOKENS)}
         self.evidence = {
             name: Evidence.empty(name in CLASSES, self._groupings[side])
             for side in self._groupings
             for name in claims.claims_in_order(side)
-        } | {claims.SLOTS: self.dependence.slots, claims.ROWS: self.dependence.rows}
+        } | {claims.SLOTS: Evidence.empty(2), claims.ROWS: Evidence.empty(2)}
         self._requests: dict[str, _Request] = {}
         self._tails: dict[str, list[_Tail]] = defaultdict(list)
         self.ceilings: list[float] = []
@@ -147,8 +157,8 @@ class Tally:
         decided = record.output_token != NOT_DECIDED
         # After a position whose output token is missing, it is unknown which positions were reached.
         reached = True if begins else last.accepted
-        known = accepted if decided or reached is False else None
-        self._last_rows[record.request] = _LastRow(record.step, record.depth, known)
+        accepts = accepted if decided or reached is False else None
+        self._last_rows[record.request] = _LastRow(record.step, record.depth, accepts)
         if record.depth != (0 if begins else last.depth + 1):
             return "depth_gap"
         if reached is None or decided == reached:
@@ -205,23 +215,41 @@ class Tally:
             for claim in claims.claims_in_order(claims.DRAFT_TOKENS):
                 self.evidence[claim].add(self._point(0.0, 0.0), True)
             return None
-        drafts = map(DrawnToken, declared.next_draft_probs, tokens.tolist())
-        # Deterministic drafts have nothing to test.
-        drawn = [draft for draft in drafts if draft.probs[draft.token] < 1.0]
-        for draft in drawn:
-            self._look_at_draft(record, draft)
-        self.dependence.add(drawn)
+        drafts: list[_DrawnToken] = []
+        for probs, token in zip(declared.next_draft_probs, tokens.tolist(), strict=True):
+            # Deterministic drafts have nothing to test.
+            if probs[token] < 1.0:
+                number = self._look_at_draft(record, probs, token)
+                drafts.append(_DrawnToken(probs, token, number))
+        self._link_drafts(drafts)
         return declared.law
 
-    def _look_at_draft(self, record: Record, draft: DrawnToken) -> None:
-        probs = draft.probs
+    def _look_at_draft(self, record: Record, probs: FloatArray, token: int) -> float:
+        """Record evidence of a draft, and return its number in the order of token ids."""
         self._add_to_groups(record, claims.DRAFT_TOKENS)
-        self._keep_tail("draft_improbable", record, probs, draft.token)
+        self._keep_tail("draft_improbable", record, probs, token)
         before = claims.Before(probs, probs, np.zeros(0))
-        mass = float(probs[draft.token])
+        mass = float(probs[token])
         for claim, key in claims.claims_in_order(claims.DRAFT_TOKENS).items():
-            start = counts.mass_before(probs, key(before), draft.token)
+            start = counts.mass_before(probs, key(before), token)
             self.evidence[claim].add(self._point(start, mass), False)
+        return self._point(float(probs[:token].sum()), mass)
+
+    def _link_drafts(self, drafts: list[_DrawnToken]) -> None:
+        """Compare drafts with the earlier ones of their position, and with those of the position before."""
+        for slot, draft in enumerate(drafts):
+            if slot > 0:
+                earlier = np.unique([x.token for x in drafts[:slot]])
+                repeat_prob = draft.probs[earlier].sum()
+                repeats = draft.token in earlier
+                _link(self.evidence[claims.SLOTS], draft, drafts[slot - 1], repeats, repeat_prob)
+            if slot < len(self._last_drafts):
+                before = self._last_drafts[slot]
+                if before.token < draft.probs.size:
+                    repeats = draft.token == before.token
+                    repeat_prob = draft.probs[before.token]
+                    _link(self.evidence[claims.ROWS], draft, before, repeats, repeat_prob)
+        self._last_drafts = drafts
 
     def _look_at_output(self, record: Record, target: FloatArray, law: DraftLaw | None) -> None:
         accepted = bool((record.draft_tokens == record.output_token).any())
@@ -315,3 +343,18 @@ def _groupings() -> list[Grouping]:
         Grouping("request"),
         Grouping("position in the batch"),
     ]
+
+
+def _link(
+    links: Evidence, draft: _DrawnToken, earlier: _DrawnToken, repeats: bool, repeat_prob: float
+) -> None:
+    """Add a draft, an earlier one, and whether the draft repeats one of its kind, with its probability.
+
+    Of independent drafts, the difference of numbers modulo 1 is uniform, and so is that of their quarters.
+    """
+    prob = min(1.0, float(repeat_prob))
+    quarter = (int(_PARTS * draft.number) - int(_PARTS * earlier.number)) % _PARTS
+    by_repeat = (int(repeats), (1.0 - prob, prob))
+    by_quarter = (quarter, (1 / _PARTS,) * _PARTS)
+    number = (draft.number - earlier.number + _SHIFT) % 1.0
+    links.add(number, False, by_repeat, by_quarter)

@@ -71,15 +71,35 @@ class EngineRule:
     @property
     def lossless(self) -> bool:
         """True if the output is distributed as the target."""
-        return isinstance(self.rule, Verifier)
+        return self.drafts is not None
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
     ) -> "EngineVerdict":
-        """The rule's exact acceptance and bias at one position, with p and q of shape (V,).
+        """The rule's exact acceptance and bias at one position.
 
-        A rate without a closed form is the middle of bounds that are at most 1e-4 apart. ValueError for
-        invalid distributions, or for more drafts than the rule takes.
+        Parameters
+        ----------
+        target_probs, draft_probs : array_like, shape (V,)
+            p and q.
+        num_drafts : int
+            The number of drafts, at most :attr:`most_drafts`.
+
+        Returns
+        -------
+        EngineVerdict
+            A rate without a closed form is the middle of bounds that are at most 1e-4 apart.
+
+        Raises
+        ------
+        ValueError
+            For invalid distributions, or for more drafts than the rule takes.
+
+        Examples
+        --------
+        >>> import otmd
+        >>> print(otmd.engines.CATALOGUE["rejection"].judge([0.6, 0.4], [0.8, 0.2]))
+        rejection: lossless, accepts 80 of 80 points
         """
         validate_count("num_drafts", num_drafts, maximum=self.most_drafts or 10_000)
         p = validate_probs("target_probs", target_probs)

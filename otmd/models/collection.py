@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otmd.models import dataset
-from otmd.models.continuations import likeliest_along
+from otmd.models.continuations import most_likely_along
 from otmd.models.draft_models import Draft, common_vocabulary, load_draft
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
 from otmd.models.wheels import HarnessError
-from otmd.probabilities import Processing, validate_count
+from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.store import Store
 
 FORMAT = 1
@@ -64,8 +64,8 @@ def collect(
     folder : str or Path
         A new or empty folder, or one that an equal run began.
     positions_per_prompt, max_new_tokens : int
-        How many positions of each answer are stored, spread evenly over the answer; and after how many tokens
-        an answer is cut.
+        The number of positions of each answer that are stored, spread evenly over the answer; and after how
+        many tokens an answer is cut.
     mode : {"samples", "text"}
         Take the positions from answers that the target samples, or from the prompts' own answers.
     temperature, seed : float, int
@@ -73,14 +73,19 @@ def collect(
     dtype : {"float32", "float16"}
         The type in which the logits are stored.
     batch_size : int
-        How many prompts the target answers together; one shard stores them.
+        The number of prompts that the target answers together; one shard stores them.
     paths, path_length : int
-        With ``paths``, also store the draft's likeliest paths after each position: ``path_length`` levels, on
-        each of which ``paths`` paths go on; see ``likeliest_along``.
+        With ``paths``, also store the draft's most likely paths after each position: ``path_length`` levels,
+        on each of which ``paths`` paths go on; see ``most_likely_along``.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
     overwrite, progress : bool
         Remove a run with other settings from the folder, instead of raising an error; show a progress bar.
+
+    Returns
+    -------
+    Dataset
+        Opened from the folder.
 
     Raises
     ------
@@ -108,7 +113,7 @@ def collect(
     _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
-        raise ValueError("prompts: expected at least one")
+        raise wrong("prompts", "none", "at least one")
     check_unique(prompts)
     if isinstance(target, str):
         target = load_target(target, device, model_dtype, progress=progress)
@@ -116,7 +121,7 @@ def collect(
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
     about = _describe_run(target, draft, prompts) | settings
-    texts = _tokenised(target, draft, prompts, settings)
+    texts = [_tokenised(target, draft, prompt, settings) for prompt in prompts]
     store = Store(Path(folder).absolute(), about, dataset.SHARDS, overwrite)
     with store.held():
         shards = _Run(target, draft, store, about).shards(texts, progress)
@@ -131,9 +136,9 @@ def _check_settings(settings: dict[str, Any]) -> None:
             validate_count(name, settings[name])
     validate_count("seed", settings["seed"], minimum=0)
     Processing(settings["temperature"])  # refuses a bad temperature
-    for name, known in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
-        if settings[name] not in known:
-            raise ValueError(f"{name}: got {settings[name]!r}, expected one of {known}")
+    for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
+        if settings[name] not in choices:
+            raise wrong(name, repr(settings[name]), f"one of {choices}")
 
 
 def held_out_corpus(
@@ -143,11 +148,11 @@ def held_out_corpus(
     if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
         return None
     used = {prompt.text for prompt in prompts}
-    others = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
+    corpus = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]
     read = target.tokenizer
     return [
-        prompt_tokens(read, own) + read(own.answer or "", add_special_tokens=False).input_ids
-        for own in others
+        prompt_tokens(read, prompt) + read(prompt.answer or "", add_special_tokens=False).input_ids
+        for prompt in corpus
     ]
 
 
@@ -183,33 +188,33 @@ class _Text(NamedTuple):
 
 
 def _tokenised(
-    target: LanguageModel, draft: Draft, prompts: list[Prompt], settings: dict[str, Any]
-) -> list[_Text]:
+    target: LanguageModel, draft: Draft, prompt: Prompt, settings: dict[str, Any]
+) -> _Text:
     """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
-    longest, most, texts = min(lengths, default=np.inf), settings["max_new_tokens"], []
+    longest = min(lengths, default=np.inf)
+    most = settings["max_new_tokens"]
     beyond = settings.get("path_length", 0)
-    for prompt in prompts:
-        tokens, answer = prompt_tokens(target.tokenizer, prompt), []
-        if not tokens:
-            raise ValueError(f"prompts: {prompt.id!r} is empty")
-        if len(tokens) + most + beyond > longest:
-            paths = f" and path_length={beyond}" if beyond else ""
-            raise ValueError(
-                f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
-                f"is more than the {longest} the models take"
-            )
-        if settings["mode"] == "text":
-            if prompt.answer is None:
-                raise ValueError(
-                    f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
-                    "leave it out, or use mode='samples'"
-                )
-            answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids
-            if not answer:
-                raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
-        texts.append(_Text(prompt, tokens, answer[:most]))
-    return texts
+    tokens = prompt_tokens(target.tokenizer, prompt)
+    if not tokens:
+        raise ValueError(f"prompts: {prompt.id!r} is empty")
+    if len(tokens) + most + beyond > longest:
+        paths = f" and path_length={beyond}" if beyond else ""
+        raise ValueError(
+            f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
+            f"is more than the {longest} the models take"
+        )
+    if settings["mode"] == "samples":
+        return _Text(prompt, tokens, [])
+    if prompt.answer is None:
+        raise ValueError(
+            f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
+            "leave it out, or use mode='samples'"
+        )
+    answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids
+    if not answer:
+        raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
+    return _Text(prompt, tokens, answer[:most])
 
 
 class _Run(NamedTuple):
@@ -222,51 +227,56 @@ class _Run(NamedTuple):
 
     def shards(self, texts: list[_Text], progress: bool) -> list[dataset.Shard]:
         """Write the missing shards, one for each batch of texts, and open all of them."""
-        size, label = self.about["batch_size"], f"Collecting {self.target.name} | {self.draft.name}"
-        found = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
+        size = self.about["batch_size"]
+        title = f"Collecting {self.target.name} | {self.draft.name}"
+        finished = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
         starts = range(0, len(texts), size)
-        with progress_bar(label, len(texts), progress) as update:
+        with progress_bar(title, len(texts), progress) as update:
             for number, start in enumerate(starts):
                 batch = texts[start : start + size]
                 update(start, batch[0].prompt.domain)
-                if number not in found:
-                    found[number] = dataset.read_shard(self._write(number, self._answered(batch)))
+                if number not in finished:
+                    path = self._write(number, self._answered(batch))
+                    finished[number] = dataset.read_shard(path)
             update(len(texts), "")
-        return [found[number] for number in range(len(starts))]
+        return [finished[number] for number in range(len(starts))]
 
     def _answered(self, batch: list[_Text]) -> list[_Text]:
         about = self.about
         if about["mode"] == "text":
             return batch
         seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
-        rngs, tokens = map(np.random.default_rng, seeds), [text.tokens for text in batch]
         answers = self.target.generate(
-            tokens, about["max_new_tokens"], about["temperature"], rngs=list(rngs)
+            [text.tokens for text in batch],
+            about["max_new_tokens"],
+            about["temperature"],
+            rngs=[np.random.default_rng(seed) for seed in seeds],
         )
-        return [text._replace(answer=own) for text, own in zip(batch, answers, strict=True)]
+        return [text._replace(answer=answer) for text, answer in zip(batch, answers, strict=True)]
 
     def _write(self, number: int, batch: list[_Text]) -> Path:
         rows: list[dataset.Position] = []
-        found: dict[str, list[np.ndarray]] = defaultdict(list)
+        arrays: dict[str, list[np.ndarray]] = defaultdict(list)
         texts: list[dict[str, Any]] = []
         for prompt, before, answer in batch:
-            tokens, start = before + answer, len(before)
+            tokens = before + answer
+            start = len(before)
             texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
             # The middles of equal parts of the answer. Position t has the distribution of token t.
             count = min(len(answer), self.about["positions_per_prompt"])
-            places = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
-            for t in places:
+            chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
+            for t in chosen:
                 rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
             for role, model in (("target", self.target), ("draft", self.draft)):
-                logits = model.logits(tokens[:-1], rows=[t - 1 for t in places])
+                logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
                 logits = logits[:, : self.about["vocab_size"]]
-                own = _storable(logits, self.about["dtype"], model.name, prompt)
-                found[f"{role}_logits"].append(own)
+                storable = _storable(logits, self.about["dtype"], model.name, prompt)
+                arrays[f"{role}_logits"].append(storable)
             if "paths" in self.about:
                 size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
-                found["draft_paths"].append(likeliest_along(self.draft, tokens, places, size))
-        arrays = {name: np.concatenate(own) for name, own in found.items()}
-        return dataset.write_shard(self.store, number, arrays, rows, texts)
+                arrays["draft_paths"].append(most_likely_along(self.draft, tokens, chosen, size))
+        joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
+        return dataset.write_shard(self.store, number, joined, rows, texts)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

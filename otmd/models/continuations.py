@@ -29,6 +29,9 @@ AT_ONCE = 80
 class Continuations(ABC):
     """A model's next-token distributions after a text, and after prefixes that continue the text."""
 
+    reads_many = False
+    """Whether one call for several prefixes is cheaper than one call each."""
+
     @abstractmethod
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
         """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
@@ -38,7 +41,7 @@ class Continuations(ABC):
         """Append tokens to the text."""
 
     def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
-        """Law (V,) of the next token after a prefix."""
+        """Distribution (V,) of the next token after a prefix."""
         return processing(self.logits([prefix])[0])
 
 
@@ -51,30 +54,31 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     return Recomputed(model, tokens)
 
 
-def likeliest_along(
-    draft: Draft, tokens: Sequence[int], places: Sequence[int], size: tuple[int, int, int]
+def most_likely_along(
+    draft: Draft, tokens: Sequence[int], lengths: Sequence[int], size: tuple[int, int, int]
 ) -> np.ndarray:
-    """Grow a draft's likeliest paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
+    """Grow a draft's most likely paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
 
-    Each level holds the k likeliest tokens below each of the k likeliest paths of the level above, by the
+    Each level holds the k most likely tokens below each of the k most likely paths of the level above, by the
     draft's own probabilities. ``size`` is k, the number of levels L, and the number of tokens in the
-    vocabulary. For each of ``places``, ascending and at least 1, the paths start after so many tokens.
+    vocabulary. For each of ``lengths``, ascending and at least 1, the paths start after so many tokens.
 
     Returns
     -------
-    ndarray of int32, shape (places, k + (L − 1)·k², 2)
-        A row is a node of the tree: the row of its parent (−1 at the top) and its token. The likeliest nodes
-        come first, so the first b rows are the tree of b tokens. Unused rows at the end are −1.
+    ndarray of int32, shape (lengths, k + (L − 1)·k², 2)
+        A row is a node of the tree: the row of its parent (−1 at the top) and its token. The most likely
+        nodes come first, so the first b rows are the tree of b tokens. Unused rows at the end are −1.
     """
-    width, length, _ = size
-    text, read = continuations(draft, tokens[: places[0]]), places[0]
-    nodes = np.full((len(places), width + (length - 1) * width**2, 2), -1, np.int32)
+    width, num_levels, _ = size
+    read = lengths[0]
+    text = continuations(draft, tokens[:read])
+    nodes = np.full((len(lengths), width + (num_levels - 1) * width**2, 2), -1, np.int32)
     # A language model reads many paths in one call. The counts of an n-gram may change with every token.
-    group = max(1, AT_ONCE // width) if isinstance(text, CachedContinuations) else 1
-    for i in range(0, len(places), group):
-        text.extend(tokens[read : places[i]])
-        read = places[i]
-        starts = [tuple(tokens[read:place]) for place in places[i : i + group]]
+    group = max(1, AT_ONCE // width) if text.reads_many else 1
+    for i in range(0, len(lengths), group):
+        text.extend(tokens[read : lengths[i]])
+        read = lengths[i]
+        starts = [tuple(tokens[read:length]) for length in lengths[i : i + group]]
         for j, scores in enumerate(_grow(text, starts, *size)):
             # The sort is stable, so a parent comes before a child of equal score.
             order = sorted(scores, key=scores.__getitem__, reverse=True)
@@ -85,12 +89,12 @@ def likeliest_along(
 
 
 def _grow(
-    text: Continuations, starts: list[Prefix], width: int, length: int, vocab_size: int
+    text: Continuations, starts: list[Prefix], width: int, num_levels: int, vocab_size: int
 ) -> list[dict[Prefix, float]]:
     """The paths below each of these prefixes, level after level, with their log probabilities."""
-    found: list[dict[Prefix, float]] = [{} for _ in starts]
+    scores: list[dict[Prefix, float]] = [{} for _ in starts]
     levels = [{start: 0.0} for start in starts]
-    for _ in range(length):
+    for _ in range(num_levels):
         logits = iter(text.logits([path for level in levels for path in level]))
         for i, level in enumerate(levels):
             below: dict[Prefix, float] = {}
@@ -98,22 +102,23 @@ def _grow(
                 probs = Processing()(next(logits)[:vocab_size])
                 for token in largest_entries(probs, min(width, np.count_nonzero(probs))).tolist():
                     below[*path, token] = score + math.log(probs[token])
-            found[i] |= below
+            scores[i] |= below
             levels[i] = dict(sorted(below.items(), key=itemgetter(1), reverse=True)[:width])
-    return found
+    return scores
 
 
 class Recomputed(Continuations):
     """Continuations by a model that computes everything anew each time."""
 
     def __init__(self, model: Draft, tokens: Sequence[int]) -> None:
-        self.model, self.text = model, list(tokens)
+        self.model = model
+        self.text = list(tokens)
         # The logits after these are padding and stand for no token.
         self._token_count = max(model.tokenizer.get_vocab().values()) + 1
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        whole = [[*self.text, *prefix] for prefix in prefixes]
-        rows = [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in whole]
+        texts = [[*self.text, *prefix] for prefix in prefixes]
+        rows = [self.model.logits(tokens, rows=[len(tokens) - 1])[0] for tokens in texts]
         return [row[: self._token_count] for row in rows]
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -134,12 +139,14 @@ class CountedContinuations(Continuations):
         self._model.extend(tokens)
 
     def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
-        law = self._model.probs(prefix)
-        return law if processing == Processing() else processing(np.log(law))
+        probs = self._model.probs(prefix)
+        return probs if processing == Processing() else processing(np.log(probs))
 
 
 class CachedContinuations(Continuations):
     """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
+
+    reads_many = True
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         self.model = model
@@ -171,7 +178,8 @@ class CachedContinuations(Continuations):
                 layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
         self._held += len(kept)
         self.text += tokens
-        self._slots, self._logits = {}, {}
+        self._slots = {}
+        self._logits = {}
 
     def _compute(self, missing: list[Prefix]) -> None:
         """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
@@ -179,14 +187,14 @@ class CachedContinuations(Continuations):
         # Not empty just where the empty prefix is missing: after the text has grown.
         pending = self.text[self._held :]
         size = self._held + len(self._slots)
-        places = [*range(self._held, len(self.text))]
-        places += [len(self.text) - 1 + len(prefix) for prefix in nodes]
+        indices = [*range(self._held, len(self.text))]
+        indices += [len(self.text) - 1 + len(prefix) for prefix in nodes]
         self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
         device = self.model.model.device
         output = forward_logits(
             self.model.model,
-            torch.arange(max(len(pending) - 1, 0), len(places), device=device),
-            position_ids=torch.tensor([places], device=device),
+            torch.arange(max(len(pending) - 1, 0), len(indices), device=device),
+            position_ids=torch.tensor([indices], device=device),
             input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
             attention_mask=self._mask(size, len(pending), nodes),
             cache=self._cache,

@@ -9,14 +9,17 @@ the name, size and SHA-256 of every shard.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from otmd.probabilities import Processing, wrong
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
 from otmd.storage.files import (
     DatasetError,
@@ -32,12 +35,20 @@ from otmd.storage.store import Layout, Store
 
 RECORD, MANIFEST = "collect.json", "manifest.parquet"
 _LABELS = ("prompt_id", "domain", "position", "token")
+_LOGITS = ("target_logits", "draft_logits")
+_ARRAYS = (*_LOGITS, "target_probs", "draft_probs", "draft_paths", "metadata", *_LABELS)
+# Metadata that change results; others are kept as they are.
+_SETTINGS = (*(field.name for field in fields(Processing)), "max_new_tokens")
+_LEAST_LIKENESS = 0.75
+# Larger whole numbers have no exact float.
+_LARGEST = 2.0**53
 _NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
+_AGAIN = "call collect again to make it anew"
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a row of a data set comes from.
+    """The origin of a row of a data set.
 
     Attributes
     ----------
@@ -61,6 +72,18 @@ class Position:
         if not (isinstance(self.position, int) and isinstance(self.token, int | None)):
             raise TypeError("position and token must be whole numbers")
 
+    def labels(self) -> dict[str, Any]:
+        """All but the index, for JSON."""
+        return {name: getattr(self, name) for name in _LABELS}
+
+
+class Arrays(NamedTuple):
+    """The arrays of a file: numbers (N, V) of the target and the draft, and the draft's most likely paths."""
+
+    target: StoredArray
+    draft: StoredArray
+    paths: StoredArray | None
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -71,9 +94,9 @@ class Dataset:
     path : Path
         The folder or file. Only the path is pickled: another process opens the data set again.
     kind, vocab_size : {"logits", "probs"}, int
-        What the arrays (N, V) hold, and V.
+        The content of the arrays (N, V), and V.
     metadata : dict
-        How the data set was made: models, revisions, tokenizer, backend, dtype, temperature, …
+        The origin of the data set: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
         One for each row.
     """
@@ -83,7 +106,8 @@ class Dataset:
     metadata: dict[str, Any]
     positions: list[Position]
     vocab_size: int
-    _tables: list[tuple[StoredArray, StoredArray, StoredArray | None]]
+    _files: list[Arrays]
+    _hashes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -94,7 +118,14 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         return open_dataset, (self.path, False)
 
-    def arrays(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    @cached_property
+    def sha256(self) -> str:
+        """The identity of the data set: a hash of its metadata and of the SHA-256 of its files."""
+        hashes = self._hashes or (sha256_of(self.path),)
+        text = json.dumps([self.metadata, hashes], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def arrays(self, indices: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Read the target's and the draft's rows (k, V) of k positions, and no others.
 
         The rows keep the type they are stored in, but bfloat16 becomes float32. The indices may be in any
@@ -102,12 +133,12 @@ class Dataset:
         """
         return self._numbers(indices, "target"), self._numbers(indices, "draft")
 
-    def paths(self, indices: Sequence[int] | np.ndarray) -> np.ndarray | None:
-        """Read the trees (k, M, 2) that :func:`otmd.models.continuations.likeliest_along` made, or None."""
-        return None if self._tables[0][2] is None else self._rows(indices, 2)
+    def paths(self, indices: ArrayLike) -> np.ndarray | None:
+        """Read the trees (k, M, 2) that :func:`otmd.models.continuations.most_likely_along` made, or None."""
+        return None if self._files[0].paths is None else self._rows(indices, "paths")
 
-    def _numbers(self, indices: Sequence[int] | np.ndarray, side: str) -> np.ndarray:
-        numbers = self._rows(indices, ("target", "draft").index(side)).reshape(-1, self.vocab_size)
+    def _numbers(self, indices: ArrayLike, side: str) -> np.ndarray:
+        numbers = self._rows(indices, side).reshape(-1, self.vocab_size)
         if (bad := ~(numbers < np.inf)).any():
             row, token = np.argwhere(bad)[0]
             at = self.positions[np.asarray(indices).ravel()[row]]
@@ -118,14 +149,14 @@ class Dataset:
             )
         return numbers
 
-    def _rows(self, indices: Sequence[int] | np.ndarray, part: int) -> np.ndarray:
-        wanted = np.asarray(indices, dtype=np.int64).reshape(-1)
-        if wanted.size and not (wanted.min() >= 0 and wanted.max() < len(self)):
-            raise ValueError(f"indices must lie in [0, {len(self)}), got {list(indices)}")
-        starts = np.cumsum([0, *(len(target.raw) for target, *_ in self._tables)])
-        numbers = np.searchsorted(starts, wanted, side="right") - 1
-        places = zip(numbers, wanted - starts[numbers], strict=True)
-        return np.array([self._tables[number][part].rows(row) for number, row in places])
+    def _rows(self, indices: ArrayLike, name: str) -> np.ndarray:
+        rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if rows.size and not (rows.min() >= 0 and rows.max() < len(self)):
+            raise wrong("indices", rows.tolist(), f"integers in [0, {len(self)})")
+        starts = np.cumsum([0, *(len(file.target.raw) for file in self._files)])
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        pairs = zip(numbers, rows - starts[numbers], strict=True)
+        return np.array([getattr(self._files[number], name).rows(row) for number, row in pairs])
 
 
 def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
@@ -143,12 +174,28 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
 
+    Returns
+    -------
+    Dataset
+        Its rows are read when they are asked for.
+
     Raises
     ------
     ValueError
         If the file or folder does not exist, or has another form.
     DatasetError
         If the data set is unfinished, torn or altered.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np
+    >>> from otmd.models import open_dataset
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "dump.npz"
+    ...     np.savez(path, target_logits=np.zeros((2, 3)), draft_logits=np.ones((2, 3)))
+    ...     dataset = open_dataset(path)
+    >>> len(dataset), dataset.vocab_size, dataset.kind
+    (2, 3, 'logits')
     """
     path = Path(path).absolute()
     if path.is_dir():
@@ -168,22 +215,22 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
     for entry in entries:
         path = folder / entry["name"]
         if path.is_file() and path.stat().st_size != entry["bytes"]:
-            raise DatasetError(
-                f"the shard {path} is torn: {path.stat().st_size} bytes instead of {entry['bytes']}; "
-                "call collect again to make it anew"
-            )
+            sizes = f"{path.stat().st_size} bytes instead of {entry['bytes']}"
+            raise DatasetError(f"the shard {path} is torn: {sizes}; {_AGAIN}")
         shards.append(read_shard(path, None if verify else entry["sha256"]))
         if shards[-1].sha256 != entry["sha256"]:
             raise DatasetError(f"the shard {path} is not the one that the manifest names")
-    rows = [row for shard in shards for row in shard.rows]
-    positions = [replace(row, index=index) for index, row in enumerate(rows)]
-    tables = [(shard.target, shard.draft, shard.paths) for shard in shards]
-    vocab_size = tables[0][0].raw.shape[1]
-    if len({(s.target.raw.shape[1], s.paths and s.paths.raw.shape[1]) for s in shards}) > 1:
+    files = [shard.arrays for shard in shards]
+    if len({(f.target.raw.shape[1], f.paths and f.paths.raw.shape[1]) for f in files}) > 1:
         raise DatasetError(
             f"{folder} has shards of several vocabularies or paths; call collect anew"
         )
-    return Dataset(folder, "logits", metadata, positions, vocab_size, tables)
+    rows = [row for shard in shards for row in shard.rows]
+    positions = [replace(row, index=index) for index, row in enumerate(rows)]
+    hashes = tuple(shard.sha256 for shard in shards)
+    return Dataset(
+        folder, "logits", metadata, positions, files[0].target.raw.shape[1], files, hashes
+    )
 
 
 @dataclass(frozen=True)
@@ -197,9 +244,7 @@ class Shard:
     sha256: str
     rows: list[Position]
     texts: list[dict[str, Any]]
-    target: StoredArray
-    draft: StoredArray
-    paths: StoredArray | None = None
+    arrays: Arrays
 
 
 def write_shard(
@@ -214,45 +259,34 @@ def write_shard(
 
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order.
     # So only one is written.
-    about = json.dumps({"rows": [_labels_of(row) for row in rows], "texts": texts})
+    about = json.dumps({"rows": [row.labels() for row in rows], "texts": texts})
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
     store.write(name, data)
     return store.path(name)
 
 
-def _labels_of(row: Position) -> dict[str, Any]:
-    return {name: value for name, value in asdict(row).items() if name != "index"}
-
-
 def read_shard(path: Path, sha256: str | None = None) -> Shard:
     """Open a shard; DatasetError if it is torn. Its hash is computed and checked unless it is given."""
     if not path.is_file():
-        raise DatasetError(f"the shard {path} is missing; call collect again to make it anew")
+        raise DatasetError(f"the shard {path} is missing; {_AGAIN}")
     if sha256 is None:
         sha256 = sha256_of(path)
         match = _NAME.fullmatch(path.name)
         if match is None or match[2] != sha256[:16]:
             raise DatasetError(
-                f"the shard {path} is torn or was altered: its sha256 is {sha256}; "
-                "call collect again to make it anew"
+                f"the shard {path} is torn or was altered: its sha256 is {sha256}; {_AGAIN}"
             )
     arrays, metadata = read_safetensors(path)
     try:
         about = json.loads(metadata["otmd"])
         rows = [Position(index, **row) for index, row in enumerate(about["rows"])]
-        logits = arrays["target_logits"], arrays["draft_logits"]
-        paths = _paths(path, arrays, len(rows))
-        shard = Shard(path, sha256, rows, about["texts"], *logits, paths)
+        kind, checked = _checked_arrays(arrays, len(rows))
+        if kind != "logits":
+            raise ValueError(f"it has {kind}")
+        return Shard(path, sha256, rows, about["texts"], checked)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} is no shard of otmd ({error!r})") from error
-    shape, other = shard.target.raw.shape, shard.draft.raw.shape
-    if len(shape) != 2 or shape[0] != len(rows) or other != shape:
-        raise DatasetError(
-            f"{path} is no shard of otmd: it has logits of shapes {shape} and {other} for "
-            f"{len(rows)} rows"
-        )
-    return shard
+        raise DatasetError(f"{path} is no shard of otmd ({one_line(error)})") from error
 
 
 SHARDS = Layout(
@@ -266,7 +300,7 @@ def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, An
     import pyarrow.parquet as pq
 
     rows = [
-        {**_labels_of(row), "shard": shard.path.name, "row": row.index}
+        {**row.labels(), "shard": shard.path.name, "row": row.index}
         for shard in shards
         for row in shard.rows
     ]
@@ -281,20 +315,19 @@ def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, An
 
 
 def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The shards of a folder, and how the data set was made; DatasetError if the manifest is torn."""
-    path, kinds = folder / MANIFEST, {"name": str, "bytes": int, "sha256": str}
+    """The shards of a folder, and the description of the run; DatasetError if the manifest is torn."""
+    path = folder / MANIFEST
     try:
         about = json.loads(read_metadata(path)[b"otmd"])
         shards = about["shards"]
         for shard in shards:
-            sound = all(isinstance(shard[key], kind) for key, kind in kinds.items())
             # A name must not lead out of the folder.
-            if not sound or _NAME.fullmatch(shard["name"]) is None:
+            if not {"bytes", "sha256"} <= shard.keys() or not _NAME.fullmatch(shard["name"]):
                 raise ValueError(f"no entry of a shard: {shard!s:.80}")
         if not shards:
             raise ValueError("it has no shards")
         return shards, dict(about["metadata"])
-    except (KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OSError, RecursionError) as error:
         raise DatasetError(
             f"{path} is torn or was not written by otmd ({one_line(error)}); call collect again, which "
             "makes it anew from the shards"
@@ -310,105 +343,118 @@ def _open_dump(path: Path) -> Dataset:
         arrays, texts = read_safetensors(path)
     else:
         raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
-    _refuse_unknown(path, arrays, texts)
-    kind = _kind(path, arrays)
-    target, draft = arrays[f"target_{kind}"], arrays[f"draft_{kind}"]
-    count, vocab_size = target.raw.shape
-    labels = {name: _labels(path, name, arrays, texts, count) for name in _LABELS}
-    prompts = labels["prompt_id"] or range(count)
-    domains = labels["domain"] or ["dump"] * count
-    places = labels["position"] or range(count)
-    tokens = labels["token"] or [None] * count
-    positions = [
-        Position(row, str(prompts[row]), str(domains[row]), places[row], tokens[row])
-        for row in range(count)
-    ]
-    metadata = _json(path, "metadata", texts.get("metadata", "{}"), dict)
-    metadata |= {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
-    tables = [(target, draft, _paths(path, arrays, count))]
-    return Dataset(path, kind, metadata, positions, vocab_size, tables)
+    try:
+        _refuse_misspelt("array", arrays, _ARRAYS, expected=_ARRAYS)
+        # Other programs keep texts of their own with the arrays.
+        _refuse_misspelt("array", texts, _ARRAYS)
+        metadata = _json("metadata", texts.get("metadata", "{}"), dict)
+        _refuse_misspelt("metadata", metadata, _SETTINGS, _LEAST_LIKENESS)
+        kind, checked = _checked_arrays(arrays)
+        count, vocab_size = checked.target.raw.shape
+        positions = _positions(arrays, texts, count)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    dtypes = {"target": checked.target.dtype, "draft": checked.draft.dtype}
+    metadata |= {"source": path.name, "dtype": dtypes}
+    return Dataset(path, kind, metadata, positions, vocab_size, [checked])
 
 
-def _refuse_unknown(path: Path, arrays: Iterable[str], texts: Iterable[str]) -> None:
-    """ValueError for an array of an unknown name, or for a text whose name resembles a label's."""
-    known = [f"{side}_{kind}" for side in ("target", "draft") for kind in ("logits", "probs")]
-    known += ["draft_paths", "metadata", *_LABELS]
-    for name in [*arrays, *texts]:
-        meant = get_close_matches(name, known, 1)
-        # Other programs keep texts of their own beside the arrays.
-        if name not in known and (meant or name in arrays):
-            hint = f"did you mean {meant[0]}?" if meant else f"expected some of {', '.join(known)}"
-            raise ValueError(f"{path}: unknown array {shortened(name)}; {hint}")
-
-
-def _paths(path: Path, arrays: dict[str, StoredArray], count: int) -> StoredArray | None:
-    """The draft's likeliest paths, if a file has them."""
-    found = arrays.get("draft_paths")
-    if found is not None:
-        raw = found.raw
-        sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (count, 2)
-        if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
-            raise ValueError(
-                f"{path}: draft_paths is {found.dtype} {raw.shape}, expected whole numbers ({count}, M, 2), "
-                "parents before their children"
+def _refuse_misspelt(
+    what: str,
+    names: Iterable[str],
+    meant: Sequence[str],
+    likeness: float = 0.6,
+    expected: Sequence[str] = (),
+) -> None:
+    """ValueError for a name that resembles one that is ``meant``, or is none of the ``expected``."""
+    for name in names:
+        close = get_close_matches(name, meant, 1, likeness)
+        if name not in meant and (close or expected):
+            hint = (
+                f"did you mean {close[0]}?" if close else f"expected some of {', '.join(expected)}"
             )
-    return found
+            raise ValueError(f"unknown {what} {shortened(name)}; {hint}")
 
 
-def _kind(path: Path, arrays: dict[str, StoredArray]) -> str:
-    """Whether a file holds logits or probabilities; ValueError for neither, or if the two do not fit."""
+def _checked_arrays(
+    arrays: Mapping[str, StoredArray], count: int | None = None
+) -> tuple[str, Arrays]:
+    """``"logits"`` or ``"probs"``, and the arrays of a file with ``count`` rows; ValueError for others."""
     kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
     if len(kinds) != 1:
         raise ValueError(
-            f"{path}: expected either target_logits and draft_logits or target_probs and "
-            f"draft_probs, found {sorted(arrays)}"
+            "expected either target_logits and draft_logits or target_probs and draft_probs, "
+            f"got {sorted(arrays)}"
         )
-    target, draft = f"target_{kinds[0]}", f"draft_{kinds[0]}"
+    target = f"target_{kinds[0]}"
+    draft = f"draft_{kinds[0]}"
     for name in (target, draft):
         array = arrays[name]
         if array.raw.ndim != 2 or 0 in array.raw.shape:
-            raise ValueError(f"{path}: {name} has shape {array.raw.shape}, expected (N, V)")
+            raise wrong(name, f"shape {array.raw.shape}", "(N, V)")
         if array.raw.dtype.kind != "f" and not array.bfloat16:
-            raise ValueError(f"{path}: {name} is {array.dtype}, expected a floating type")
-    shape, other = arrays[target].raw.shape, arrays[draft].raw.shape
-    if shape != other:
-        raise ValueError(
-            f"{path}: {target} has shape {shape} and {draft} {other}, expected the same"
-        )
-    return kinds[0]
+            raise wrong(name, array.dtype, "a floating type")
+    shape = arrays[target].raw.shape
+    if shape != arrays[draft].raw.shape or shape[0] != (count or shape[0]):
+        rows = "" if count is None else f" for {count} rows"
+        shapes = f"{shape} and {arrays[draft].raw.shape}{rows}"
+        raise wrong(f"{target} and {draft}", f"shapes {shapes}", "the same")
+    paths = arrays.get("draft_paths")
+    if paths is not None:
+        raw = paths.raw
+        sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (shape[0], 2)
+        if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
+            expected = f"whole numbers ({shape[0]}, M, 2), parents before their children"
+            raise wrong("draft_paths", f"{paths.dtype} of shape {raw.shape}", expected)
+    return kinds[0], Arrays(arrays[target], arrays[draft], paths)
 
 
-def _labels(
-    path: Path, name: str, arrays: dict[str, StoredArray], texts: dict[str, str], count: int
-) -> list[Any]:
-    """A label's entries, one for each row; an empty list if the file does not have the label."""
-    whole = name in ("position", "token")
-    wanted = "whole numbers" if whole else "texts or numbers"
-    said = f"{path}: {name} must hold {wanted}, one for each of the {count} rows"
+def _positions(
+    arrays: Mapping[str, StoredArray], texts: Mapping[str, str], count: int
+) -> list[Position]:
+    """The positions of a dump's rows, by its labels where it has them."""
+    indices = np.arange(count)
+    unlabelled = {"prompt_id": indices, "domain": np.full(count, "dump"), "position": indices}
+    labels = {name: _label(name, arrays, texts, unlabelled.get(name), count) for name in _LABELS}
+    columns = [[None] * count if label is None else label.tolist() for label in labels.values()]
+    rows = enumerate(zip(*columns, strict=True))
+    return [Position(row, str(prompt), str(domain), *rest) for row, (prompt, domain, *rest) in rows]
+
+
+def _label(
+    name: str,
+    arrays: Mapping[str, StoredArray],
+    texts: Mapping[str, str],
+    unlabelled: np.ndarray | None,
+    count: int,
+) -> np.ndarray | None:
+    """A label's entries (N,); ``unlabelled`` if the file does not have the label."""
     if name in arrays:
-        found, shape = arrays[name].raw.tolist(), arrays[name].raw.shape
+        entries = arrays[name].raw
     elif name in texts:
-        found = _json(path, name, texts[name], list)
-        shape = (len(found),)
+        entries = np.asarray(_json(name, texts[name], list))
     else:
-        return []
-    if shape != (count,):
-        raise ValueError(f"{said}, got shape {shape}")
-    if not whole:
-        return found
-    if broken := [entry for entry in found if isinstance(entry, float) and not entry.is_integer()]:
-        raise ValueError(f"{said}, got {broken[0]}")
-    try:
-        return [int(entry) for entry in found]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{said} ({error})") from error
+        return unlabelled
+    are_numbers = name in ("position", "token")
+    kind = "whole numbers" if are_numbers else "texts or numbers"
+    must = f"{name} must hold {kind}, one for each of the {count} rows"
+    if entries.shape != (count,):
+        raise ValueError(f"{must}, got shape {entries.shape}")
+    if not are_numbers:
+        return entries
+    if entries.dtype.kind not in "iuf":
+        raise ValueError(f"{must}, got {entries.dtype}")
+    broken = entries[~(np.abs(entries) < _LARGEST) | (np.trunc(entries) != entries)]
+    if broken.size:
+        raise ValueError(f"{must}, got {broken[0]}")
+    return entries.astype(np.int64)
 
 
-def _json(path: Path, name: str, text: str, wanted: type) -> Any:
+def _json(name: str, text: str, kind: type) -> Any:
     try:
-        found = parse_json(text)
+        value = parse_json(text)
     except ValueError as error:
-        raise ValueError(f"{path}: {name} is not JSON ({error})") from error
-    if not isinstance(found, wanted):
-        raise ValueError(f"{path}: {name} must be a JSON {wanted.__name__}, got {text[:40]!r}")
-    return found
+        raise ValueError(f"{name} is not JSON ({error})") from error
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a JSON {kind.__name__}, got {text[:40]!r}")
+    return value

@@ -28,11 +28,11 @@ class Decoded:
     Attributes
     ----------
     tokens, steps : list of int, list of tuple of int
-        The new tokens, including the one that ended the text; and for each call of the target model, how many
-        tokens it yielded and how many were drafted for it.
+        The new tokens, including the one that ended the text; and for each call of the target model, the
+        number of tokens that it yielded, and of those that were drafted for it.
     reached, kept : Counter
-        For each depth: how many steps had drafts there below the path accepted so far, and how many of
-        these steps accepted one of them.
+        For each depth: the number of steps that had drafts there below the path accepted so far, and the
+        number of these steps that accepted one of them.
     seconds : dict of str to float
         Wall-clock time by stage: "prompt", in which both models read the prompt before the first step;
         then "draft", "target", "verification" and "rest".
@@ -52,7 +52,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Speculation:
-    """How to speculate.
+    """A way to speculate: draft model, law of its trees, and the rule that verifies them.
 
     Attributes
     ----------
@@ -99,6 +99,11 @@ def decode(
     rng : int, sequence of int, numpy.random.Generator or None
         A seed or a generator. Equal seeds give equal texts.
 
+    Returns
+    -------
+    Decoded
+        The new tokens, and the steps and seconds that they took.
+
     Raises
     ------
     ValueError
@@ -138,7 +143,7 @@ def decode_in_turn(
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
     seed : int
-        Every way starts a prompt with the same random numbers, made from this and the prompt's place.
+        Every way starts a prompt with the same random numbers, made from this and the prompt's index.
 
     Yields
     ------
@@ -150,11 +155,12 @@ def decode_in_turn(
         rng = np.random.default_rng(seed)
         decode(target, prompts[0], WARM_UP_TOKENS, ways[name], processing, rng=rng)
     for number, prompt in enumerate(prompts):
-        found, first = {}, number % len(names)
+        texts = {}
+        first = number % len(names)
         for name in names[first:] + names[:first]:
             rng = np.random.default_rng([seed, number])
-            found[name] = decode(target, prompt, max_new_tokens, ways[name], processing, rng=rng)
-        yield {name: found[name] for name in names}
+            texts[name] = decode(target, prompt, max_new_tokens, ways[name], processing, rng=rng)
+        yield {name: texts[name] for name in names}
 
 
 class _Decoder:
@@ -168,8 +174,11 @@ class _Decoder:
         processing: Processing,
         rng: np.random.Generator,
     ) -> None:
-        self.speculation, self.processing, self.choices = speculation, processing, Sampled(rng)
-        self.stop_tokens, self.decoded = target.stop_tokens, Decoded()
+        self.speculation = speculation
+        self.processing = processing
+        self.choices = Sampled(rng)
+        self.stop_tokens = target.stop_tokens
+        self.decoded = Decoded()
         self._since = perf_counter()
         self.target = continuations(target, prompt)
         self.target.logits([()])

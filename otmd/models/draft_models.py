@@ -10,6 +10,7 @@ import numpy as np
 from otmd.models.language_models import LanguageModel, description, load_target
 from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.models.variants import skip_layers
+from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
 
@@ -57,12 +58,15 @@ class NGramDraft:
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
         """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
-        wanted = range(len(token_ids)) if rows is None else rows
-        counted, read, laws = ContextNGram(self.model, self.context), 0, {}
-        for row in sorted(wanted):
+        asked = range(len(token_ids)) if rows is None else rows
+        counted = ContextNGram(self.model, self.context)
+        read = 0
+        probs = {}
+        for row in sorted(asked):
             counted.extend(token_ids[read : row + 1])
-            laws[row], read = counted.probs(), row + 1
-        return np.log([laws[row] for row in wanted]).astype(np.float32)
+            probs[row] = counted.probs()
+            read = row + 1
+        return np.log([probs[row] for row in asked]).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""
@@ -92,6 +96,11 @@ def load_draft(
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 
+    Returns
+    -------
+    Draft
+        A draft model over the target's tokens.
+
     Raises
     ------
     ValueError
@@ -99,15 +108,13 @@ def load_draft(
     """
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
-            raise ValueError(f"draft: expected skip:LAYER,LAYER,…, got {spec!r}")
+            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if re.match(r"ngram($|[:+])", spec):
         match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
         if match is None:
-            raise ValueError(
-                "draft: expected ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of "
-                f"them, got {spec!r}"
-            )
+            expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
+            raise wrong("draft", repr(spec), expected)
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
         return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
@@ -117,7 +124,8 @@ def load_draft(
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     """Number of tokens of two models, and padding rows of each; ValueError if their token maps differ."""
-    ours, theirs = target.tokenizer.get_vocab(), draft.tokenizer.get_vocab()
+    ours = target.tokenizer.get_vocab()
+    theirs = draft.tokenizer.get_vocab()
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
         examples = ", ".join(

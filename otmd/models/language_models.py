@@ -22,7 +22,7 @@ from transformers.utils import hub, logging
 from otmd.laws.base import draw_tokens
 from otmd.models.progress import progress_bar
 from otmd.models.wheels import DEFAULT_MODEL, cached, fetch
-from otmd.probabilities import Processing, validate_count
+from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.files import one_line, sha256_of
 
 
@@ -47,8 +47,10 @@ class LanguageModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
-        self.model, self.tokenizer = model.eval(), tokenizer
-        self.name, self.revision = name, revision
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.revision = revision
         head = model.get_output_embeddings()
         if head is None:
             raise ValueError(f"{name}: {type(model).__name__} has no output layer")
@@ -63,19 +65,28 @@ class LanguageModel:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix.
+        """Raw logits of the next token after each prefix.
 
-        The ids are (T,), or (B, T) of equal length; ValueError if they are empty or outside the
-        vocabulary. With ``rows``, only these rows: row t is for the token after ``token_ids[: t + 1]``.
+        Parameters
+        ----------
+        token_ids : array_like of int, shape (T,) or (B, T)
+            Token ids in [0, ``vocab_size``), at least one, else ValueError.
+        rows : sequence of int, optional
+            Only these rows: row t is for the token after ``token_ids[: t + 1]``.
+
+        Returns
+        -------
+        ndarray of float32, shape (T, V) or (B, T, V)
         """
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
-            raise ValueError(f"token_ids must be integers (T,) or (B, T), got shape {ids.shape}")
+            raise wrong("token_ids", f"{ids.dtype} of shape {ids.shape}", "integers (T,) or (B, T)")
         if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise ValueError(f"token_ids must lie in [0, {self.vocab_size}), got {ids.max()}")
-        wanted = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
+            ends = f"ids from {ids.min()} to {ids.max()}"
+            raise wrong("token_ids", ends, f"ids in [0, {self.vocab_size})")
+        keep = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
         inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
-        logits = forward_logits(self.model, wanted.to(inputs.device), input_ids=inputs)
+        logits = forward_logits(self.model, keep.to(inputs.device), input_ids=inputs)
         return logits if ids.ndim == 2 else logits[0]
 
     def generate(
@@ -86,10 +97,26 @@ class LanguageModel:
         *,
         rngs: Sequence[np.random.Generator],
     ) -> list[list[int]]:
-        """Continue prompts (token ids, none empty) as one batch: the new tokens of each prompt.
+        """Continue prompts as one batch.
 
-        Each prompt has a generator of its own, so that its tokens do not depend on the other prompts,
-        except by rounding. A text ends with its first stop token, or after ``max_new_tokens``.
+        Parameters
+        ----------
+        prompts : sequence of sequences of int
+            Token ids, none empty.
+        max_new_tokens, temperature : int, float
+            A text ends with its first stop token, or after so many tokens; temperature 0 is greedy.
+        rngs : sequence of numpy.random.Generator
+            One for each prompt, so that its tokens do not depend on the other prompts, except by rounding.
+
+        Returns
+        -------
+        list of list of int
+            The new tokens of each prompt.
+
+        Raises
+        ------
+        ValueError
+            For invalid input.
         """
         validate_count("max_new_tokens", max_new_tokens)
         Processing(temperature)  # refuses a bad temperature
@@ -98,8 +125,8 @@ class LanguageModel:
         tokens = [torch.tensor(prompt, device=self.model.device) for prompt in prompts]
         left = {"batch_first": True, "padding_side": "left"}
         inputs = pad_sequence(tokens, **left)
-        mask = pad_sequence([torch.ones_like(each) for each in tokens], **left)
-        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        mask = pad_sequence([torch.ones_like(row) for row in tokens], **left)
+        indices = (mask.cumsum(-1) - 1).clamp(min=0)
         new: list[list[int]] = [[] for _ in prompts]
         running = [*range(len(prompts))]
         cache = DynamicCache(config=self.model.config)
@@ -107,7 +134,7 @@ class LanguageModel:
             output = forward_logits(
                 self.model,
                 torch.tensor([inputs.shape[1] - 1], device=inputs.device),
-                position_ids=places,
+                position_ids=indices,
                 input_ids=inputs,
                 attention_mask=mask,
                 cache=cache,
@@ -118,9 +145,9 @@ class LanguageModel:
             running = [row for row in running if new[row][-1] not in self.stop_tokens]
             if not running:
                 break
-            inputs = torch.tensor([[own[-1]] for own in new], device=inputs.device)
+            inputs = torch.tensor([[text[-1]] for text in new], device=inputs.device)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            places = places[:, -1:] + 1
+            indices = indices[:, -1:] + 1
         return new
 
     @property
@@ -157,7 +184,7 @@ def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> n
         # transformers calls it ``cache`` from 5.24 on, and ``past_key_values`` before.
         inputs["cache" if "cache" in takes else "past_key_values"] = cache
     if "logits_to_keep" in takes:
-        # The output layer, the largest of all, is then computed at the wanted positions only.
+        # The output layer, the largest of all, is then computed at these positions only.
         logits = model(**inputs, logits_to_keep=keep).logits
     else:
         logits = model(**inputs).logits[:, keep]
@@ -165,7 +192,7 @@ def forward_logits(model: Any, keep: Any, cache: Any = None, **inputs: Any) -> n
 
 
 def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """Draw a token from raw logits (V,); temperature 0 takes the likeliest, ties to the lowest id."""
+    """Draw a token from raw logits (V,); temperature 0 takes the most likely, ties to the lowest id."""
     if temperature == 0:
         return int(np.argmax(logits))
     scaled = logits.astype(np.float64) / temperature
@@ -192,7 +219,12 @@ def load_target(
     revision : str, optional
         Branch, tag or commit on the hub.
     progress : bool
-        Show a bar while fetching or converting.
+        Show a bar while converting, and a line for a download.
+
+    Returns
+    -------
+    LanguageModel
+        The model, on its device.
 
     Raises
     ------
@@ -205,37 +237,40 @@ def load_target(
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"device must be one of torch's, such as 'cpu', got {device!r}") from error
+        raise wrong("device", repr(device), "one of torch's, such as 'cpu'") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device is {device!r}, but torch sees no CUDA device here")
+        raise wrong("device", repr(device), "another: torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(f"dtype must be 'auto' or a torch dtype such as 'float32', got {dtype!r}")
-    model, tokenizer, found = _find(name, dtype, revision, progress)
+        raise wrong("dtype", repr(dtype), "'auto' or a torch dtype such as 'float32'")
+    model, tokenizer, revision = _find(name, dtype, revision, progress)
     shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name
-    return LanguageModel(model.to(device), tokenizer, shown, found)
+    return LanguageModel(model.to(device), tokenizer, shown, revision)
 
 
 def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[Any, Any, str]:
-    """The model, its tokenizer, and the commit or the hash of what was found."""
+    """The model, its tokenizer, and its commit or the hash of its weights."""
     local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
     if local and revision is not None:
-        raise ValueError(f"revision is for names on the hub, got {revision!r} for {name!r}")
-    source, found, options = name, "", {}
+        raise wrong("revision", f"{revision!r} for {name!r}", "none: it is for names on the hub")
+    source = name
+    identity = ""
+    options = {}
     if Path(name).is_dir():
-        found = f"sha256:{_weights_hash(Path(name))}"
+        identity = f"sha256:{_weights_hash(Path(name))}"
     elif local:
         gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
         if not gguf.is_file():
             raise ValueError(f"there is no GGUF file {name!r}")
         # Converted once: later loads take a fraction of a second.
         folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
-        source, found = str(folder), f"sha256:{folder.name}"
+        source = str(folder)
+        identity = f"sha256:{folder.name}"
     try:
         with quiet_transformers():
             if not local:
                 options["revision"] = _commit_of(name, revision or "main")
-                found = f"commit:{options['revision']}"
+                identity = f"commit:{options['revision']}"
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
             model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
     except (OSError, ValueError) as error:
@@ -243,7 +278,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
             f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
             f"and its tokenizer, nor on the hub ({one_line(error)[:300]})"
         ) from error
-    return model, tokenizer, found
+    return model, tokenizer, identity
 
 
 def _commit_of(name: str, revision: str) -> str:
@@ -266,8 +301,8 @@ def _weights_hash(folder: Path) -> str:
 def _convert(path: Path, folder: Path, progress: bool) -> None:
     """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
-    source, name = str(path.parent), f"Converting {path.name}, once"
-    with progress_bar(name, 2, progress) as update, quiet_transformers():
+    source = str(path.parent)
+    with progress_bar(f"Converting {path.name}, once", 2, progress) as update, quiet_transformers():
         try:
             # transformers draws a bar of its own here, which cannot be turned off.
             with redirect_stderr(io.StringIO()):
@@ -305,7 +340,8 @@ def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Inside the block, silence transformers' progress bars and all messages below errors."""
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:

@@ -3,7 +3,7 @@
 Witten-Bell smoothing in its recursive, interpolated form (Witten & Bell 1991, method C; Chen &
 Goodman 1998, section 2.6): with c counts and N(h) the number of different tokens seen after h,
 ``P(w | h) = (c(h w) + N(h) P(w | h')) / (c(h) + N(h))``, where h' is h without its first token, and
-the recursion ends in the uniform law. It has no constants to tune and is positive everywhere.
+the recursion ends in the uniform distribution. It has no constants to tune and is positive everywhere.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from otmd.probabilities import FloatArray, validate_count
+from otmd.probabilities import FloatArray, validate_count, wrong
 from otmd.storage.arrays import read_npz
 
-# The shortest and longest contexts that ContextNGram counts. Single tokens recur by chance: what follows one
-# is better predicted by the fitted model.
+# The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted
+# model predicts better what follows one.
 SHORTEST, LONGEST = 2, 6
 
 
 class NGram:
     """Counts of every gram up to an order.
 
-    The number of a gram of k tokens is its place among the sorted ``keys`` of order k. Its key is (number of
+    The number of a gram of k tokens is its index among the sorted ``keys`` of order k. Its key is (number of
     the gram without its last token) · V + last token; a single token is its own number. So the tokens seen
     after a context are neighbours among the keys.
 
@@ -35,11 +35,21 @@ class NGram:
         How often each token occurs.
     keys, counts : sequences of int64 arrays
         For orders 2, 3, …: the sorted keys, and how often each gram occurs.
+
+    Examples
+    --------
+    >>> from otmd.models import NGram
+    >>> model = NGram.fit([[0, 1, 2, 0, 1]], vocab_size=3, order=2)
+    >>> int(model.probs([0]).argmax())
+    1
     """
 
     def __init__(self, unigrams: np.ndarray, keys: Sequence[Any], counts: Sequence[Any]):
-        self.unigrams, self.keys, self.counts = unigrams, list(keys), list(counts)
-        self.vocab_size, self.order = len(unigrams), 1 + len(self.keys)
+        self.unigrams = unigrams
+        self.keys = list(keys)
+        self.counts = list(counts)
+        self.vocab_size = len(unigrams)
+        self.order = 1 + len(self.keys)
         seen = np.count_nonzero(unigrams)
         self._base = (unigrams + seen / self.vocab_size) / (unigrams.sum() + seen)
 
@@ -54,25 +64,26 @@ class NGram:
         parts = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
         tokens = np.concatenate([*parts, np.empty(0, np.int64)])
         if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocab_size:
-            raise ValueError(f"sequences must hold tokens in [0, {vocab_size}), at least one")
-        place = np.concatenate([np.arange(len(part)) for part in parts])
-        keys, counts, numbers = [], [], tokens
+            raise wrong("sequences", "no tokens, or others", f"tokens in [0, {vocab_size})")
+        index = np.concatenate([np.arange(len(part)) for part in parts])
+        keys = []
+        counts = []
+        numbers = tokens
         for length in range(2, order + 1):
             # numbers[t] is the number of the gram that ends at t, or −1 if t is too early in its sequence.
-            whole = np.flatnonzero(place >= length - 1)
-            found, where, times = np.unique(
-                numbers[whole - 1] * vocab_size + tokens[whole],
-                return_inverse=True,
-                return_counts=True,
+            ends = np.flatnonzero(index >= length - 1)
+            grams = numbers[ends - 1] * vocab_size + tokens[ends]
+            distinct, gram_numbers, times = np.unique(
+                grams, return_inverse=True, return_counts=True
             )
             numbers = np.full(len(tokens), -1)
-            numbers[whole] = where
-            keys.append(found)
+            numbers[ends] = gram_numbers
+            keys.append(distinct)
             counts.append(times)
         return cls(np.bincount(tokens, minlength=vocab_size), keys, counts)
 
     def probs(self, context: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Law (V,) of the token after a context (T,), positive; only the last ``order - 1`` tokens count."""
+        """Probabilities (V,) > 0 of the token after the last ``order - 1`` tokens of a context (T,)."""
         probs = self._base.copy()
         for length in range(1, min(self.order - 1, len(context)) + 1):
             run = self._followers([int(t) for t in context[len(context) - length :]])
@@ -85,7 +96,8 @@ class NGram:
     def _followers(self, context: Sequence[int]) -> slice:
         number = context[0]
         for length, token in enumerate(context[1:]):
-            keys, key = self.keys[length], number * self.vocab_size + token
+            keys = self.keys[length]
+            key = number * self.vocab_size + token
             number = int(np.searchsorted(keys, key))
             if number == len(keys) or keys[number] != key:
                 return slice(0, 0)
@@ -116,8 +128,8 @@ class NGram:
         named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)
         expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
-        whole = all(array.dtype.kind == "i" and array.ndim == 1 for array in named.values())
-        if set(named) != expected or not whole:
+        are_integers = all(array.dtype.kind == "i" and array.ndim == 1 for array in named.values())
+        if set(named) != expected or not are_integers:
             raise ValueError(f"{path} is no n-gram model: it holds {sorted(named)}")
         keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
         unigrams = named["unigrams"]
@@ -147,7 +159,7 @@ class ContextNGram:
     Texts repeat themselves: prompt lookup decoding drafts what followed the last tokens earlier in the text
     (Saxena 2023), REST what followed them in a datastore (He et al. 2024). This model is a distribution over
     such tokens, by Witten-Bell smoothing again. Count c and N in the text; let h_k be its last k tokens and
-    P_1 the law of the other model. Then
+    P_1 the distribution of the fitted model. Then
     ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for k = 2, 3, …, as long
     as h_k has been seen.
 
@@ -174,7 +186,7 @@ class ContextNGram:
             self._last.append(token)
 
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
-        """Law (V,) of the token after the text and a prefix, positive; the prefix is not counted."""
+        """Probabilities (V,) > 0 of the token after the text and a prefix, which is not counted."""
         last = (*self._last, *prefix)
         probs = self.model.probs(last)
         for length in range(SHORTEST, min(self.longest, len(last)) + 1):

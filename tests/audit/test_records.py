@@ -13,7 +13,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.record_files import LONGEST_LINE
+from otmd.audit.records import LONGEST_LINE
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -99,12 +99,6 @@ def test_parquet_has_nulls_and_other_lists(tmp_path):
     assert [(own.kind, own.first_rows) for own in report.cases] == [("output_missing", (1,))]
 
 
-def test_a_signalling_nan_is_a_fault_and_no_warning():
-    q = np.array([0x7F800001, 0x3F000000], np.uint32).view(np.float32)
-    row = {"target_probs": [0.5, 0.5], "draft_probs": q, "draft_tokens": [0], "output_token": 0}
-    assert "nan" in audit_text([row]).lower()
-
-
 def test_blank_lines_are_no_rows(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text(GOOD + "\n" + GOOD + "  \n\n")
@@ -131,20 +125,15 @@ BAD_LINES = {
         '{"\\u001b[2J": 1, "target_probs": [1]}\n',
         "row 2: \\x1b[2J: got an unknown field",
     ),
-    "no text": (b"\xff\xfe\n", "row 2: no JSON"),
     "deep": ("[" * 100_000 + "\n", "row 2: no JSON"),
-    "a list": ("[1]\n", "row 2: got list, expected a JSON object"),
     "no target": ("{}\n", "row 2: target_probs: got nothing"),
     "unknown": ('{"target_prob": [1]}\n', "row 2: target_prob: got an unknown field"),
-    "texts": ('{"target_probs": ["1"]}\n', "row 2: target_probs: got <U1"),
     "nested": ('{"target_probs": [[1], [2, 3]]}\n', "row 2: target_probs: got rows of different"),
-    "a number": ('{"target_probs": 1}\n', "row 2: target_probs: got 1, expected a list"),
     "huge": ('{"target_probs": [1%s]}\n' % ("0" * 400), "row 2: target_probs: got object"),
     "both": (
         '{"target_probs": [1], "target_logits": [1]}\n',
         "row 2: target_logits: got it and",
     ),
-    "fraction": ('{"target_probs": [1], "output_token": 0.5}\n', "row 2: output_token: got 0.5"),
     "large id": (
         '{"target_probs": [1], "output_token": 1%s}\n' % ("0" * 30),
         "row 2: output_token",
@@ -157,17 +146,9 @@ BAD_LINES = {
         '{"target_logits": [1], "target_temperature": -1}\n',
         "row 2: temperature: got -1.0",
     ),
-    "infinite": (
-        '{"target_logits": [1], "target_top_p": 1e999}\n',
-        "row 2: target_top_p: got inf, expected a finite number",
-    ),
     "sizes": (
         '{"target_probs": [1], "draft_probs": [0.5, 0.5]}\n',
         "row 2: draft: got 2 tokens and a target with 1, expected equally many, or target_ids",
-    ),
-    "a shorter draft": (
-        '{"target_probs": [0.5, 0.5], "draft_probs": [1]}\n',
-        "row 2: draft: got 1 tokens and a target with 2, expected equally many, or draft_ids",
     ),
     "penalty": (
         '{"target_logits": [1], "target_repetition_penalty": 1.1}\n',
@@ -177,7 +158,6 @@ BAD_LINES = {
         '{"target_logits": [1], "target_order": "vllm, top_p"}\n',
         "row 2: order: got 'vllm, top_p', expected one of transformers, vllm, llama.cpp, sglang",
     ),
-    "null of probabilities": ('{"target_probs": [1, null]}\n', "row 2: target_probs: got object"),
     "ids": ('{"target_probs": [1], "target_ids": [1, 2]}\n', "row 2: target_ids: got 2 ids for 1"),
     "same ids": (
         '{"target_probs": [0.5, 0.5], "target_ids": [1, 1]}\n',
@@ -188,12 +168,10 @@ BAD_LINES = {
         "row 2: target: got ids up to 9999999999",
     ),
     "depth": ('{"target_probs": [1], "depth": 99999999}\n', "row 2: depth: got 99999999"),
-    "label": ('{"target_probs": [1], "request": [1]}\n', "row 2: request: got list"),
     "long label": (
         '{"target_probs": [1], "request": "%s"}\n' % ("a" * 2000),
         "row 2: request: got 2000 characters",
     ),
-    "true": ('{"target_probs": [1], "step": true}\n', "row 2: step: got True"),
 }
 
 
@@ -291,18 +269,16 @@ def test_lists_of_the_most_likely_tokens_are_no_distributions():
     [
         ([], "got no rows"),
         ("run.csv", "got a '.csv' file"),
-        (3, "source: got int"),
-        ([1], "source: got list"),
     ],
 )
 def test_sources_that_are_none(source, message):
     with pytest.raises(ValueError, match=message):
         audit_text(source)
+    with pytest.raises(TypeError, match="source: got list"):
+        audit_text([1])
 
 
-@pytest.mark.parametrize(
-    "options", [{"law": "joint"}, {"false_alarm": 0.5}, {"false_alarm": 1e-7}, {"rng": 3}]
-)
+@pytest.mark.parametrize("options", [{"law": "joint"}, {"false_alarm": 0.5}, {"false_alarm": 1e-7}])
 def test_wrong_arguments_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         recorded_run([{"target_probs": [1.0]}], **{"rng": np.random.default_rng(0)} | options)
@@ -351,17 +327,6 @@ def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
     assert peak_of_refusing(path, "row 1: got a line of more than") < 4 * LONGEST_LINE
 
 
-@pytest.mark.parametrize(
-    ("length", "message"), [(1 << 60, "torn"), (1 << 30, "expected at most 33554432")]
-)
-def test_a_header_that_is_too_long_is_refused_before_it_is_read(tmp_path, length, message):
-    path = tmp_path / "run.safetensors"
-    with path.open("wb") as stream:
-        stream.write(length.to_bytes(8, "little"))
-        stream.truncate(1 << 33)
-    assert peak_of_refusing(path, message) < 1 << 20
-
-
 def entry(shape, offsets, dtype="F64"):
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
@@ -369,15 +334,8 @@ def entry(shape, offsets, dtype="F64"):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        ({"target_probs": entry([1 << 40, 1 << 20], [0, 16])}, "overflow computing"),
-        ({"target_probs": entry([1, 2], [0, 1 << 50])}, "torn"),
-        ({"target_probs": entry([-1, -2], [0, 16])}, "invalid JSON in header"),
         ({"target_probs": entry([2], [0, 16])}, "got shape"),
-        ({"target_probs": entry([1] * 99, [0, 16])}, "invalid shape"),
         ({"target_probs": entry([1, 2], [0, 16], "C64")}, "got type C64"),
-        ({"target_probs": entry([1, 1 << 23], [0, 16])}, "torn"),
-        ({"target_probs": 3}, "invalid JSON in header"),
-        ([1], "invalid JSON in header"),
         ({"other": entry([2], [0, 16])}, "other: got an unknown field"),
     ],
 )
@@ -387,12 +345,6 @@ def test_headers_that_lie(tmp_path, header, message):
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(16))
     with pytest.raises(ValueError, match=message):
         audit_text(path)
-
-
-def test_arrays_of_other_lengths(tmp_path):
-    arrays = {"target_probs": np.ones((3, 1)), "output_token": np.zeros(2, np.int64)}
-    with pytest.raises(ValueError, match="rows, expected equally many"):
-        audit_text(write_safetensors(tmp_path / "a.safetensors", arrays))
 
 
 @pytest.mark.parametrize(
@@ -422,14 +374,4 @@ def test_a_parquet_file_with_absurdly_many_values_is_refused(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", {"target_probs": zeros})
     assert path.stat().st_size < 50_000
     with pytest.raises(ValueError, match="row 1: target_probs: got 5242880 numbers"):
-        audit_text(path)
-
-
-def test_a_parquet_file_that_lies_about_its_data(tmp_path, run):
-    columns = {name: list(array) for name, array in arrays_of(run).items()}
-    path = write_parquet(tmp_path / "run.parquet", columns, compression="none")
-    content = bytearray(path.read_bytes())
-    content[4:400] = bytes(396)
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"run\.parquet: cut short, or no Parquet file"):
         audit_text(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 from recorded_engine import Engine
@@ -11,17 +9,13 @@ from scipy.stats import binom
 
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.faulty_verifiers import RejectionFault, RejectionSteps
+from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 
-RUNS, FALSE_ALARM = 12, 0.05
+RUNS, FALSE_ALARM = 6, 0.05
 SOUND = {
     "one draft": (Engine(), "with-replacement"),
-    "recursive rejection": (
-        Engine(num_drafts=3, rule=otmd.RecursiveRejection()),
-        "with-replacement",
-    ),
     "K-SEQ": (Engine(num_drafts=2, rule=otmd.KSequential(), vocab_size=100), "with-replacement"),
     "without replacement": (
         Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection()),
@@ -35,20 +29,7 @@ SOUND = {
         Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()),
         "stratified",
     ),
-    "stratified, sharper": (
-        Engine(num_drafts=2, law=partial(otmd.Stratified, sharpness=2.0), rule=otmd.Preference()),
-        partial(otmd.Stratified, sharpness=2.0),
-    ),
-    "preference, with replacement": (
-        Engine(num_drafts=3, rule=otmd.Preference()),
-        "with-replacement",
-    ),
-    "conditional Poisson": (
-        Engine(num_drafts=2, law=otmd.ConditionalPoisson),
-        "conditional-poisson",
-    ),
     "hub": (Engine(num_drafts=2, law=otmd.Hub, rule=otmd.SpecHub()), "hub"),
-    "chain": (Engine(depth=3), "with-replacement"),
     "chain, all positions recorded": (Engine(depth=3, record_unreached=True), "with-replacement"),
     "the likeliest token": (
         Engine(draft=Processing(temperature=0), recorded_draft=Processing()),
@@ -61,12 +42,9 @@ SOUND = {
 }
 
 
-def faulty(fault: RejectionFault):
-    return lambda p, law: RejectionSteps(p, law, fault)
-
-
 def audited(engine: Engine, law: str = "with-replacement", rows: int = 1200, seed: int = 1):
-    return recorded_run(engine.run(rows, seed), law, rng=np.random.default_rng(seed))
+    # A rate of 0.01 takes a tenth of the draws for exact p-values.
+    return recorded_run(engine.run(rows, seed), law, 0.01, rng=np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -75,24 +53,11 @@ def test_sound_engines_pass_at_the_stated_rate(name):
     engine, law = SOUND[name]
     alarms = sum(
         recorded_run(
-            engine.run(150, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)
+            engine.run(100, seed), law, FALSE_ALARM, rng=np.random.default_rng(seed)
         ).faulty
         for seed in range(RUNS)
     )
     assert alarms <= binom.isf(1e-4, RUNS, FALSE_ALARM)
-
-
-def test_a_sound_engine_with_a_thousand_tokens_passes():
-    report = audited(Engine(vocab_size=1000, depth=3), rows=600)
-    assert not report.faulty, report.verdict
-    assert report.verdict.startswith("INCONCLUSIVE: no fault found")
-
-
-def test_raw_q_recorded_where_drafts_are_cut_by_top_k():
-    engine = Engine(draft=Processing(top_k=8), recorded_draft=Processing())
-    report = audited(engine)
-    assert [own.name for own in report.claims if own.refuted] == [DRAFTS]
-    assert "top_k = 8" in report.explanations[DRAFTS].mistake
 
 
 def test_raw_q_verified_where_drafts_are_cut_by_top_k():
@@ -104,13 +69,6 @@ def test_raw_q_verified_where_drafts_are_cut_by_top_k():
     assert DRAFTS in refuted
     assert refuted & {OUTPUT, OUTPUT_BY_MASS}
     assert list(report.explanations) == [DRAFTS]
-
-
-def test_temperature_on_the_drafts_alone():
-    raw = Processing()
-    engine = Engine(draft=Processing(0.7), recorded_draft=raw, verified_draft=raw, depth=3)
-    report = audited(engine)
-    assert "temperature × 0.7" in report.explanations[DRAFTS].mistake
 
 
 def test_temperature_missing_in_the_target():
@@ -157,37 +115,6 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
     assert [own.kind for own in report.cases] == ["impossible_accepted"]
 
 
-@pytest.mark.parametrize(
-    ("rule", "told"),
-    [
-        (faulty(RejectionFault.RESIDUAL_FROM_TARGET), "the token is drawn from p"),
-        (faulty(RejectionFault.RESIDUAL_FROM_DRAFT), "the token is drawn from q"),
-        (faulty(RejectionFault.NOT_NORMALISED), "the residual is not renormalised"),
-        (faulty(RejectionFault.FIRST_DRAFT_KEPT), "the first draft is emitted unverified"),
-    ],
-)
-def test_the_fault_of_the_rule_is_named(rule, told):
-    report = audited(Engine(num_drafts=2, rule=rule), rows=1500)
-    assert report.outcome == "FAULTY"
-    (own,) = report.explanations.values()
-    assert told in own.mistake
-    assert own.fit is not None
-    assert not own.fit.refuted
-    assert str(own).startswith("Most likely cause")
-    assert f"\n{own}\n" in str(report)
-
-
-def test_skipped_duplicates():
-    engine = Engine(
-        num_drafts=3, rule=faulty(RejectionFault.DUPLICATES_SKIPPED), draft=Processing(0.4)
-    )
-    report = audited(engine, rows=4000, seed=2)
-    assert [own.name for own in report.claims if own.refuted] == [OUTPUT]
-    assert report.explanations[OUTPUT].mistake == "a draft that repeats a rejected one is skipped"
-    sound = Engine(num_drafts=3, draft=Processing(0.4))
-    assert not audited(sound, rows=4000, seed=2).faulty
-
-
 def test_a_rule_that_accepts_every_draft_is_above_the_ceiling():
     engine = Engine(rule=lambda p, law: lambda tokens: np.eye(p.size)[tokens[0]], disagreement=2)
     report = audited(engine, rows=600)
@@ -195,11 +122,6 @@ def test_a_rule_that_accepts_every_draft_is_above_the_ceiling():
     assert report.acceptance.too_high
     assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
     assert report.claims[0].total_variation_bound > 0
-
-
-def test_drafts_with_replacement_said_to_be_without():
-    report = audited(Engine(num_drafts=3, draft=Processing(0.5)), "without-replacement", rows=200)
-    assert "draft_never" in {own.kind for own in report.cases}
 
 
 def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
+from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS, bands_of
 from otmd.audit.counts import mass_before, masses_before, ratio_order, ratios
-from otmd.audit.evidence import bands_of
 from otmd.audit.records import read_records
 from otmd.audit.samples import acceptance_ceiling, declared_law
 from otmd.audit.tally import BY_MASS, BY_RATIO, Tally
@@ -41,7 +40,7 @@ def test_places_without_a_sort_are_those_of_the_sorted_tokens():
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("num_drafts", [1, 2, 3])
+@pytest.mark.parametrize("num_drafts", [1, 3])
 def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
     law = CLASSES[name](Q, num_drafts)
     for tokens in np.ndindex(*(4,) * num_drafts):
@@ -54,7 +53,7 @@ def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("num_drafts", [1, 2, 3])
+@pytest.mark.parametrize("num_drafts", [1, 3])
 def test_ceilings_are_optimal_acceptance_rates(name, num_drafts):
     law = CLASSES[name](Q, num_drafts)
     found = declared_law(CLASSES[name], Q, law.sample(rng=np.random.default_rng(0)))

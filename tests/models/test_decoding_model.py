@@ -9,17 +9,16 @@ from scipy.stats import chisquare
 import otmd
 from otmd.models import Speculation, decode, load_draft, load_target
 from otmd.models.continuations import continuations
-from otmd.trees import IIDPaths, MostLikelyTree, TokenLevel, TokenTree, Traversal
+from otmd.trees import IIDPaths, TokenLevel, TokenTree, Traversal
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
 pytestmark = pytest.mark.model
-RUNS, TEMPERATURE, ALARM = 600, 0.8, 1e-3
+RUNS, TEMPERATURE, ALARM = 400, 0.8, 1e-3
 WAYS = {
     "K-SEQ": (lambda q: IIDPaths(q, 3, 3), TokenLevel(otmd.KSequential())),
     "recursive rejection": (lambda q: TokenTree(q, (2, 2)), TokenLevel(otmd.RecursiveRejection())),
     "traversal": (lambda q: TokenTree(q, (2, 1)), Traversal()),
-    "likeliest": (lambda q: MostLikelyTree(q, 8, 3), TokenLevel(otmd.TargetOnly())),
 }
 
 
@@ -40,9 +39,9 @@ def draft(target, prompt):
 
 @pytest.mark.parametrize("name", WAYS)
 def test_greedy_texts_are_the_targets_own(target, prompt, draft, name):
-    wanted = target.generate([prompt], 16, 0.0, rngs=[np.random.default_rng(0)])[0]
+    wanted = target.generate([prompt], 12, 0.0, rngs=[np.random.default_rng(0)])[0]
     way = Speculation(draft, *WAYS[name], otmd.Processing())
-    found = decode(target, prompt, 16, way, otmd.Processing(0.0), rng=np.random.default_rng(0))
+    found = decode(target, prompt, 12, way, otmd.Processing(0.0), rng=np.random.default_rng(0))
     assert found.tokens == wanted
 
 
@@ -67,10 +66,9 @@ def p_value(target, prompt, draft, law_of, rule) -> float:
     return float(chisquare(counts, [*expected, RUNS - expected.sum()]).pvalue)
 
 
-@pytest.mark.parametrize("name", ["K-SEQ", "recursive rejection"])
-def test_what_is_emitted_follows_the_target(target, prompt, draft, name):
+def test_what_is_emitted_follows_the_target(target, prompt, draft):
     """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
-    assert p_value(target, prompt, draft, *WAYS[name]) > ALARM
+    assert p_value(target, prompt, draft, *WAYS["recursive rejection"]) > ALARM
 
 
 def test_accepting_whatever_is_drafted_is_noticed(target, prompt, draft):

@@ -1,7 +1,6 @@
 """The default model itself: fetched once into the cache, so under the marker ``model``."""
 
 import shutil
-from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import otmd
 from otmd.models import (
     DEFAULT_DRAFT,
     collect,
-    load_draft,
     load_prompts,
     load_target,
 )
@@ -53,16 +51,15 @@ def test_the_tokenizer_splits_digits_and_gives_texts_back(default):
 
 def test_the_default_draft_is_as_close_as_it_is_said_to_be(default, tmp_path):
     prompts = load_prompts(per_domain=2, progress=False)
-    dataset = collect(default, DEFAULT_DRAFT, prompts, tmp_path, max_new_tokens=16, progress=False)
+    dataset = collect(default, DEFAULT_DRAFT, prompts, tmp_path, max_new_tokens=8, progress=False)
     assert len(dataset) > 40
     target, draft = map(softmax, dataset.arrays(range(len(dataset))))
     overlap = np.minimum(target, draft).sum(-1)
     # Measured: .63 over many positions; 48 of them have a standard error of about .04.
     assert 0.45 < overlap.mean() < 0.8
-    for row, n in product((5, 30), (2, 4, 8)):
-        for law in (otmd.WithReplacement, otmd.WithoutReplacement):
-            proof = otmd.Optimal().certificate(target[row], law(draft[row], n))
-            assert -1e-12 <= proof.gap <= 1e-6
+    for law in (otmd.WithReplacement, otmd.WithoutReplacement):
+        proof = otmd.Optimal().certificate(target[5], law(draft[5], 2))
+        assert -1e-12 <= proof.gap <= 1e-6
 
 
 def test_a_gguf_file_is_loaded_by_its_path(default, tmp_path):
@@ -80,15 +77,3 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="cannot read this GGUF file"):
         load_target(str(tmp_path / "fake.gguf"), device="cpu", progress=False)
     assert list((tmp_path / "cache" / "models").iterdir()) == []
-
-
-def test_an_n_gram_model_fitted_on_held_out_prompts(default, tmp_path):
-    prompts = load_prompts(["code"], per_domain=2, progress=False)
-    dataset = collect(default, "ngram", prompts, tmp_path, max_new_tokens=8, progress=False)
-    draft = np.exp(dataset.arrays(range(len(dataset)))[1].astype(np.float64))
-    np.testing.assert_allclose(draft.sum(-1), 1, atol=1e-4)
-
-
-def test_skipping_a_layer_beyond_the_last(default):
-    with pytest.raises(ValueError, match=r"\[0, 30\)"):
-        load_draft("skip:30", default)

@@ -14,7 +14,7 @@ def test_skip(tiny):
 
 @pytest.mark.parametrize("spec", ["skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:"])
 def test_specs_that_cannot_be_read(tiny, spec):
-    with pytest.raises(ValueError, match="draft: expected"):
+    with pytest.raises(ValueError, match=r"draft: got .*, expected"):
         load_draft(spec, tiny)
 
 
@@ -39,29 +39,6 @@ def test_an_n_gram_model_saved_before(tiny, tmp_path):
     assert draft.describe()["revision"] == f"sha256:{model.sha256()}"
     with pytest.raises(ValueError, match="order 3 over 62 tokens, expected order 2"):
         load_draft(f"ngram:2:{tmp_path / 'model.npz'}", tiny)
-
-
-def test_an_n_gram_model_of_a_corpus(tiny):
-    assert load_draft("ngram", tiny, corpus=[[3, 4, 5]]).name == "ngram:3"
-    with pytest.raises(ValueError, match="needs text"):
-        load_draft("ngram", tiny)
-    with pytest.raises(ValueError, match="no file"):
-        load_draft("ngram:3:nowhere.txt", tiny)
-
-
-def test_a_second_model(tiny, tmp_path):
-    make_llama(layers=2, seed=1).save_pretrained(tmp_path)
-    tiny.tokenizer.save_pretrained(tmp_path)
-    assert load_draft(str(tmp_path), tiny).vocab_size == 62
-
-
-def test_another_vocabulary_is_an_error_even_of_equal_size(tiny, tmp_path):
-    make_llama(layers=2).save_pretrained(tmp_path)
-    make_tokenizer([*WORDS[:10], "other", *WORDS[11:]]).save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"2 tokens differ.*'other' is None for the target and 12 for the draft"
-    ):
-        load_draft(str(tmp_path), tiny)
 
 
 def test_swapped_tokens_are_another_vocabulary(tiny):

@@ -1,10 +1,16 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.naive_ngram import naive_ngram
-from otmd.models import NGram
+from otmd.models import ContextNGram, NGram, NGramDraft, load_draft
+from otmd.models.continuations import CountedContinuations
+from otmd.models.ngram import SHORTEST
+from otmd.probabilities import Processing
 
 TOKENS = st.lists(st.integers(0, 5), max_size=12)
 
@@ -19,15 +25,6 @@ def test_equals_the_naive_twin_and_is_a_positive_law(sequences, order, context):
     np.testing.assert_allclose(probs, naive_ngram(sequences, 6, order, context), rtol=1e-12, atol=0)
     assert abs(probs.sum() - 1) < 1e-12
     assert (probs > 0).all()
-
-
-def test_worked_by_hand():
-    # After 0 came 1 twice and 2 once: c = 3, N = 2. Unigrams: c = 7, N = 3, V = 4.
-    model = NGram.fit([[0, 1, 0, 1, 0, 2, 2]], 4, order=2)
-    unigram = (np.array([3, 2, 2, 0]) + 3 / 4) / 10
-    np.testing.assert_allclose(
-        model.probs([3, 0]), (np.array([0, 2, 1, 0]) + 2 * unigram) / 5, rtol=1e-15
-    )
 
 
 def test_no_gram_reaches_over_the_end_of_a_sequence():
@@ -46,12 +43,6 @@ def test_saved_and_loaded_is_the_same(tmp_path):
     np.testing.assert_array_equal(loaded.probs([3, 4]), model.probs([3, 4]))
 
 
-def test_another_file_is_not_loaded(tmp_path):
-    np.savez(tmp_path / "other.npz", unigrams=np.arange(3), more=np.arange(3))
-    with pytest.raises(ValueError, match="no n-gram model"):
-        NGram.load(tmp_path / "other.npz")
-
-
 def test_a_large_vocabulary_does_not_overflow():
     tokens = [151_935, 151_934] * 3
     model = NGram.fit([tokens], 151_936, order=5)
@@ -67,3 +58,85 @@ def test_a_large_vocabulary_does_not_overflow():
 def test_bad_input(sequences, order, message):
     with pytest.raises(ValueError, match=message):
         NGram.fit(sequences, 5, order)
+
+
+TEXTS = st.lists(st.integers(0, 3), max_size=30)
+
+
+def naive(corpus, order, text, prefix, longest):
+    """Law of the token after text and prefix: for each run, longer and longer, by its definition."""
+    last = [*text, *prefix]
+    law = naive_ngram(corpus, 4, order, last)
+    for length in range(SHORTEST, min(longest, len(last)) + 1):
+        run = last[-length:]
+        starts = [i for i in range(len(text) - length) if text[i : i + length] == run]
+        after = Counter(text[i + length] for i in starts)
+        if not after:
+            break
+        kinds, total = len(after), sum(after.values())
+        law = [(after[t] + kinds * law[t]) / (total + kinds) for t in range(4)]
+    return law
+
+
+@given(
+    corpus=TEXTS.filter(any),
+    order=st.integers(1, 3),
+    text=TEXTS,
+    prefix=st.lists(st.integers(0, 3), max_size=4),
+    longest=st.integers(0, 5),
+    cut=st.integers(0, 30),
+)
+def test_counts_of_the_text_equal_their_naive_twin(corpus, order, text, prefix, longest, cut):
+    model = ContextNGram(NGram.fit([corpus], 4, order), longest)
+    model.extend(text[:cut])
+    model.extend(text[cut:])
+    found = model.probs(prefix)
+    np.testing.assert_allclose(found, naive([corpus], order, text, prefix, longest), rtol=1e-12)
+    assert found.sum() == pytest.approx(1.0)
+    assert (found > 0).all()
+
+
+def test_what_the_text_repeats_becomes_likely():
+    model = ContextNGram(NGram.fit([[0, 1, 2, 3]], 4, 1), 3)
+    model.extend([0, 1, 2, 0, 1, 2, 0, 1])
+    assert model.probs().argmax() == 2
+    assert model.probs()[2] == pytest.approx(7 / 8)
+    assert ContextNGram(model.model, 0).probs()[2] == pytest.approx(0.25)
+
+
+def test_a_draft_of_both_kinds_by_its_text(tiny):
+    corpus = [[5, 6, 7, 8] * 5]
+    plain, learning = (load_draft(spec, tiny, corpus) for spec in ("ngram:2", "ngram:2+context"))
+    assert (plain.name, learning.name) == ("ngram:2", "ngram:2+context")
+    text = [9, 10, 11, 9, 10]
+    before, after = (np.exp(draft.logits(text)[-1][11]) for draft in (plain, learning))
+    assert after > 10 * before
+    rows = [3, 1, 4, 3]
+    alone = [learning.logits(text[: row + 1])[-1] for row in rows]
+    assert (learning.logits(text, rows) == alone).all()
+    counted = CountedContinuations(learning, text[:3])
+    counted.extend(text[3:])
+    np.testing.assert_allclose(counted.logits([()])[0], learning.logits(text)[-1], rtol=1e-5)
+    sharp = counted.probs((), Processing(0.5))
+    np.testing.assert_allclose(sharp, Processing(0.5)(counted.logits([()])[0]), rtol=1e-12)
+    assert isinstance(plain, NGramDraft)
+
+
+def naive_ngram(sequences, vocab_size, order, context):
+    """Law (list of V floats) of the token after ``context``, by Witten-Bell interpolation."""
+    after = defaultdict(Counter)
+    for sequence in sequences:
+        for end, token in enumerate(sequence):
+            for length in range(min(order - 1, end) + 1):
+                after[tuple(sequence[end - length : end])][token] += 1
+
+    def prob(token, history):
+        counts = after[history]
+        lower = prob(token, history[1:]) if history else 1 / vocab_size
+        if not counts:
+            return lower
+        kinds = len(counts)
+        return (counts[token] + kinds * lower) / (sum(counts.values()) + kinds)
+
+    history = tuple(context[max(0, len(context) - (order - 1)) :])
+    return [prob(token, history) for token in range(vocab_size)]

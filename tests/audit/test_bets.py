@@ -32,17 +32,6 @@ def test_bets_on_cells_are_fair(caution):
         assert expected_wealth(probs, len(probs), caution) == pytest.approx(1, abs=1e-12)
 
 
-def test_bets_are_fair_where_the_expected_law_depends_on_the_past():
-    laws = np.array([[0.9, 0.1], [0.3, 0.7]])
-    total = 0.0
-    for sequence in product(range(2), repeat=6):
-        labels = np.array(sequence)
-        rows = laws[np.append(0, labels[:-1])]
-        prob = rows[np.arange(6), labels].prod()
-        total += prob * np.exp(CellBets(2, 2.0).update(labels, rows)[-1])
-    assert total == pytest.approx(1, abs=1e-12)
-
-
 def test_a_bet_that_knows_the_present_is_not_fair():
     """The same check fails for a factor that has seen the sample it bets on."""
     probs, total = np.array([0.5, 0.5]), 0.0
@@ -63,19 +52,6 @@ def test_with_one_law_it_is_the_dirichlet_mixture(caution):
     bets = CellBets(3, caution)
     assert bets.update(labels, probs)[-1] == pytest.approx(mixture - counts @ np.log(probs))
     assert bets.log_wealth > 100
-
-
-def test_samples_may_come_in_pieces():
-    rng = np.random.default_rng(2)
-    labels, probs = rng.integers(3, size=9_000), rng.dirichlet(np.ones(3), size=9_000)
-    whole, pieces = CellBets(3, 10.0), CellBets(3, 10.0)
-    path = whole.update(labels, probs)
-    parts = [
-        pieces.update(labels[a:b], probs[a:b])
-        for a, b in [(0, 0), (0, 1), (1, 5_000), (5_000, 9_000)]
-    ]
-    np.testing.assert_allclose(np.concatenate(parts), path, atol=1e-8)
-    assert pieces.log_wealth == pytest.approx(whole.log_wealth)
 
 
 @pytest.mark.parametrize("stake", [0.004, 0.25, 0.9])

@@ -58,12 +58,11 @@ def drafts(tiny: LanguageModel):
 @pytest.mark.parametrize(
     "name", ["layers skipped", "n-gram", "n-gram and its text", "computed anew"]
 )
-@pytest.mark.parametrize("places", [range(4, 14), [2, 3, 7, 13]])
-@pytest.mark.parametrize("at_once", [1, 9, 80])
+@pytest.mark.parametrize(("places", "at_once"), [(range(4, 14), 9), ([2, 3, 7, 13], 80)])
 def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> None:
     monkeypatch.setattr(own, "AT_ONCE", at_once)
     draft = drafts(tiny)[name]
-    found = own.likeliest_along(draft, TEXT, places, (WIDTH, LENGTH, VOCAB))
+    found = own.most_likely_along(draft, TEXT, places, (WIDTH, LENGTH, VOCAB))
     assert found.dtype == np.int32
     for place, rows in zip(places, found, strict=True):
         assert rows.tolist() == wanted(draft, TEXT, place)
@@ -71,7 +70,7 @@ def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> N
 
 def test_equal_probabilities(tiny) -> None:
     draft = Table(tiny.tokenizer, lambda _: np.full(VOCAB, 1 / VOCAB))
-    (found,) = own.likeliest_along(draft, TEXT, [4], (2, 2, VOCAB))
+    (found,) = own.most_likely_along(draft, TEXT, [4], (2, 2, VOCAB))
     assert found.tolist() == [[-1, 0], [-1, 1], [0, 0], [0, 1], [1, 0], [1, 1]]
 
 
@@ -84,17 +83,10 @@ def test_paths_end_where_nothing_has_mass(tiny) -> None:
         return q
 
     draft = Table(tiny.tokenizer, probs)
-    (found,) = own.likeliest_along(draft, TEXT, [4], (WIDTH, LENGTH, VOCAB))
+    (found,) = own.most_likely_along(draft, TEXT, [4], (WIDTH, LENGTH, VOCAB))
     assert found.tolist() == wanted(draft, TEXT, 4)
     # 6, then 1, then 2 or 3, then 1 after 2 and both after 3.
     assert np.count_nonzero(found[:, 1] >= 0) == 6
-
-
-def test_a_vocabulary_of_one_token(tiny) -> None:
-    """The vocabulary is cut to one token."""
-    (found,) = own.likeliest_along(drafts(tiny)["n-gram"], TEXT, [4], (WIDTH, LENGTH, 1))
-    assert found[:LENGTH].tolist() == [[-1, 0], [0, 0], [1, 0]]
-    assert (found[LENGTH:] == -1).all()
 
 
 OPTIONS = {
@@ -125,26 +117,6 @@ def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> Non
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="paths: stored 3"):
         collect(tiny, draft, prompts[:5], tmp_path, **plain)
-
-
-def test_a_killed_run_gives_the_same_paths(tiny, prompts, tmp_path, monkeypatch) -> None:
-    draft = skip_layers(tiny, [1, 3])
-    collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
-    calls, whole = [], own.likeliest_along
-
-    def killed(*arguments):
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return whole(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr("otmd.models.collection.likeliest_along", killed)
-        with pytest.raises(KeyboardInterrupt):
-            collect(tiny, draft, prompts, tmp_path / "killed", **OPTIONS)
-    collect(tiny, draft, prompts, tmp_path / "killed", **OPTIONS)
-    names = [sorted(p.name for p in (tmp_path / n).glob("0*")) for n in ("straight", "killed")]
-    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,332 @@
+"""Audits of a verifier by samples, their number decided in advance or not: fair, and able to find faults.
+
+With a false-alarm rate of 1e-3, a run over the sound verifiers raises an alarm with a probability of at most
+3.6e-2 over the choice of the seeds, which are fixed.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from faulty_verifiers import negative_controls
+from honest import HONEST, NAMES, P, Q
+from scipy import stats
+
+import otmd
+from otmd import audit
+from otmd.audit.by_samples import judge_tokens
+from otmd.audit.counts import detectable_total_variation
+from otmd.audit.samples import acceptance_ceiling
+
+LAW = otmd.WithReplacement(Q, 2)
+ONE = LAW.with_num_drafts(1)
+NO_P = np.array([0.5, 0.5, 0.0])
+THIRDS = otmd.WithReplacement(np.full(3, 1 / 3), 1)
+CONTROLS = pytest.mark.parametrize("control", negative_controls(), ids=lambda control: control.name)
+
+
+def sound(drafts: np.ndarray) -> np.ndarray:
+    """Tokens of the target, whatever was drafted."""
+    return np.random.default_rng(5).choice(6, size=len(drafts), p=P)
+
+
+@pytest.mark.parametrize(("verifier", "law", "target"), HONEST, ids=NAMES)
+def test_a_sound_verifier_passes(verifier, law, target):
+    rng = np.random.default_rng(11)
+    report = audit.losslessness(verifier, target, law, 2_000, rng=rng)
+    assert not report.faulty, report
+    draft_tokens = law.sample(20_000, rng=rng)
+    tokens = audit.sampler_of(verifier.prepare(target, law).conditional_law, rng=rng)(draft_tokens)
+    report = judge_tokens(target, law, draft_tokens, tokens, 1e-3, rng=rng)
+    assert report.verdict.startswith("no fault found in 20000 samples")
+    rate = otmd.acceptance_rate(verifier, target, law)
+    assert report.acceptance.low <= rate <= report.acceptance.high
+    assert rate <= report.acceptance.ceiling
+    running = audit.SequentialAudit(target, law)
+    for start in range(0, 20_000, 5_000):
+        running.update(draft_tokens[start : start + 5_000], tokens[start : start + 5_000])
+    assert running.verdict == "no fault found so far, in 20000 samples"
+
+
+@CONTROLS
+def test_every_fault_is_found(control):
+    rng = np.random.default_rng(22)
+    sampler = audit.sampler_of(control.verifier, rng=rng)
+    report = audit.losslessness(
+        sampler, control.target_probs, control.law, 50_000, batched=True, rng=rng
+    )
+    assert report.verdict.startswith("not lossless: ")
+    exact = audit.enumerated(control.verifier, control.target_probs, control.law)
+    assert report.total_variation_bound <= exact.total_variation
+    running = audit.SequentialAudit(control.target_probs, control.law)
+    while not running.faulty and running.num_samples < 100_000:
+        drafts = control.law.sample(rng=rng, size=2_000)
+        running.update(drafts, sampler(drafts))
+    assert running.verdict.startswith("not lossless: ")
+    assert running.num_samples - 2_000 < running.detected_at <= running.num_samples
+    assert running.p_value <= 1e-3
+
+
+def test_false_alarms_are_as_rare_as_stated():
+    rng = np.random.default_rng(14)
+    fixed = 0
+    stopped = 0
+    for _ in range(150):
+        tuples = LAW.sample(rng=rng, size=400)
+        tokens = rng.choice(6, size=400, p=P)
+        fixed += judge_tokens(P, LAW, tuples, tokens, 0.2, rng=rng).faulty
+        running = audit.SequentialAudit(P, LAW, false_alarm=0.25)
+        running.update(tuples, tokens)
+        stopped += running.faulty
+    assert fixed > 0
+    assert stats.binomtest(fixed, 150, 0.2, alternative="greater").pvalue > 1e-6
+    assert stats.binomtest(stopped, 150, 0.25, alternative="greater").pvalue > 1e-6
+
+
+def expected_wealth(outcomes, target: np.ndarray, law: otmd.DraftLaw, length: int) -> float:
+    """Over all sequences of (drafts, token, probability)."""
+    total = 0.0
+    for sequence in product(outcomes, repeat=length):
+        running = audit.SequentialAudit(target, law)
+        running.update([drafts for drafts, _, _ in sequence], [token for _, token, _ in sequence])
+        total += np.prod([prob for _, _, prob in sequence]) * np.exp(running.log_wealth)
+    return total
+
+
+def test_a_sound_verifier_makes_no_wealth_on_average():
+    target = np.array([0.6, 0.4])
+    law = otmd.WithReplacement([0.3, 0.7], 1)
+    prepared = otmd.Preference().prepare(target, law)
+    outcomes = [
+        (tuple(tokens.tolist()), y, prob * mass)
+        for tokens, prob in zip(*law.enumerate(), strict=True)
+        for y, mass in enumerate(prepared.conditional_law(tokens))
+    ]
+    assert all(expected_wealth(outcomes, target, law, n) <= 1 + 1e-9 for n in (1, 2, 3))
+    # The check can fail: a verifier that emits the draft as it is.
+    unverified = [((0,), 0, 0.3), ((1,), 1, 0.7)]
+    assert expected_wealth(unverified, target, law, 4) > 1 + 1e-3
+
+
+def test_an_impossible_token_is_proof():
+    tokens = np.arange(1000) % 2
+    tokens[500] = 2
+    report = judge_tokens(NO_P, THIRDS, tokens[:, None], tokens, 1e-3, rng=np.random.default_rng(0))
+    assert report.impossible == 1
+    assert report.reasons[0] == "1 of the tokens have target probability zero: proof"
+    assert report.worst[0].token == 2
+    assert "∞" in str(report)
+    running = audit.SequentialAudit(NO_P, THIRDS)
+    running.update([[0], [1], [2], [0]], [0, 1, 2, 0])
+    assert (running.detected_at, running.impossible, running.p_value) == (3, 1, 0.0)
+    running.update([[0]], [0])
+    assert running.log_wealth == np.inf
+    assert running.verdict == "not lossless: 1 of the tokens have target probability zero: proof"
+
+
+def test_an_acceptance_above_the_ceiling_is_proof():
+    """Tokens of the target, but chosen among drafts more often than any lossless verifier can."""
+    rng = np.random.default_rng(1)
+    tokens = rng.choice(6, size=20_000, p=P)
+    report = judge_tokens(P, ONE, tokens[:, None], tokens, 1e-3, rng=rng)
+    assert report.acceptance.rate == 1
+    assert report.acceptance.ceiling == acceptance_ceiling(P, ONE) < 0.99
+    assert report.p_value > 1e-3
+    assert len(report.reasons) == 1
+    assert "no lossless verifier accepts more than" in report.verdict
+    running = audit.SequentialAudit(P, ONE)
+    running.update(tokens[:5_000, None], tokens[:5_000])
+    assert running.faulty
+
+
+def test_the_ceiling_is_guaranteed_for_every_law():
+    few = otmd.Independent(np.stack([Q, P]))
+    for law in (LAW, few, otmd.Stratified(Q, 3), otmd.ConditionalPoisson(Q, 3)):
+        best = otmd.optimal_acceptance(P, law).rate
+        assert acceptance_ceiling(P, law) == pytest.approx(best)
+    many = otmd.Independent(np.stack([Q, P, Q, P, Q]))
+    bound = np.minimum(P, many.inclusion_probs()).sum()
+    assert acceptance_ceiling(P, many) == pytest.approx(bound)
+    assert otmd.optimal_acceptance(P, many).rate <= acceptance_ceiling(P, many)
+    joint = otmd.Joint(np.array([[0, 1]]), np.array([1.0]), 6)
+    assert acceptance_ceiling(P, joint) == pytest.approx(P[:2].sum())
+
+
+def test_one_token_at_a_time_is_the_same_as_all_at_once():
+    by_row = audit.losslessness(lambda x: int(x[0]), Q, LAW, 500, rng=3)
+    assert by_row == audit.losslessness(lambda x: x[:, 0], Q, LAW, 500, batched=True, rng=3)
+    assert by_row != audit.losslessness(lambda x: int(x[0]), Q, LAW, 500, rng=4)
+
+
+def test_samples_may_come_in_pieces():
+    rng = np.random.default_rng(25)
+    drafts = LAW.sample(rng=rng, size=3_000)
+    tokens = rng.choice(6, size=3_000, p=Q)
+    at_once = audit.SequentialAudit(P, LAW)
+    at_once.update(drafts, tokens)
+    pieces = audit.SequentialAudit(P, LAW)
+    for start, stop in [(0, 0), (0, 1), (1, 777), (777, 3_000)]:
+        pieces.update(drafts[start:stop], tokens[start:stop])
+    assert pieces.log_wealth == pytest.approx(at_once.log_wealth)
+    assert (pieces.detected_at, pieces.num_samples) == (at_once.detected_at, 3_000)
+    assert pieces.worst == at_once.worst
+    assert "token     observed" in str(at_once)
+
+
+def test_one_hot_targets_and_a_vocabulary_of_one():
+    for target in (np.ones(1), np.array([0.0, 1.0, 0.0])):
+        law = otmd.WithReplacement(np.full(target.size, 1 / target.size), 1)
+        tokens = np.full(100, target.argmax())
+        report = audit.losslessness(lambda x: tokens, target, law, 100, batched=True, rng=0)  # noqa: B023
+        assert not report.faulty
+        assert report.p_value == report.detectable == 1
+        running = audit.SequentialAudit(target, law)
+        running.update(law.sample(rng=0, size=100), tokens)
+        assert not running.faulty
+
+
+def test_the_report_can_be_read():
+    report = audit.losslessness(sound, Q, LAW, 5_000, batched=True, rng=np.random.default_rng(0))
+    text = str(report)
+    assert "not lossless: the output does not follow the target: p-value" in text
+    assert "token     observed     expected" in text
+    assert f"at least {report.total_variation_bound:.4f}" in text
+    assert 0 < report.total_variation_bound <= 0.5 * np.abs(P - Q).sum()
+
+
+@pytest.mark.parametrize("power", [0.5, 0.9])
+def test_so_many_samples_find_a_fault_with_that_power(power):
+    rng = np.random.default_rng(0)
+    output = 0.9 * P + 0.1 * Q
+    number = audit.samples_to_detect(P, LAW, output, power=power, false_alarm=0.05)
+    detected = 0
+    for _ in range(100):
+        tokens = rng.choice(6, size=number, p=output)
+        # No draft equals its token, so that the acceptance never speaks.
+        report = judge_tokens(P, LAW, np.full((number, 2), -1), tokens, 0.05, rng=rng)
+        detected += report.impossible > 0 or report.p_value <= report.share
+    # Within four standard errors, and as far again for the approximation.
+    assert detected / 100 == pytest.approx(power, abs=0.25)
+
+
+def test_fewer_samples_for_easier_faults():
+    def needed(distance, power, alarm):
+        options = {"total_variation": distance, "power": power, "false_alarm": alarm}
+        return audit.samples_to_detect(P, LAW, **options)
+
+    cases = [(0.2, 0.9, 1e-3), (0.02, 0.9, 1e-3), (0.02, 0.99, 1e-3), (0.02, 0.99, 1e-4)]
+    numbers = [needed(*case) for case in cases]
+    assert numbers == sorted(set(numbers))
+    assert detectable_total_variation(numbers[1], 6, 1e-3 / 3) == pytest.approx(0.02, rel=1e-2)
+    # A known deviation of the same total variation needs no more than the worst one.
+    output = 0.9 * P + 0.1 * Q
+    distance = 0.5 * np.abs(output - P).sum()
+    assert audit.samples_to_detect(P, LAW, output) <= needed(distance, 0.9, 1e-3)
+    assert audit.samples_to_detect(P, LAW, P) is None
+    # An impossible token is found at its first.
+    number = audit.samples_to_detect(NO_P, THIRDS, np.array([0.495, 0.495, 0.01]))
+    assert number == pytest.approx(np.log(0.1) / np.log(0.99), abs=2)
+
+
+def test_a_sampler_of_a_conditional_law():
+    rng = np.random.default_rng(6)
+    asked = []
+
+    def halves(drafts):
+        asked.append(tuple(drafts.tolist()))
+        return np.eye(6)[drafts[0]] * 0.5 + np.eye(6)[5] * 0.5
+
+    sampler = audit.sampler_of(halves, rng=rng)
+    drafts = LAW.sample(rng=rng, size=5_000)
+    tokens = np.concatenate([sampler(drafts[:2_500]), sampler(drafts[2_500:])])
+    assert len(asked) == len(set(asked))
+    assert ((tokens == drafts[:, 0]) | (tokens == 5)).all()
+    others = drafts[:, 0] != 5
+    hits = int((tokens[others] == drafts[others, 0]).sum())
+    assert stats.binomtest(hits, int(others.sum()), 0.5).pvalue > 1e-6
+    with pytest.raises(ValueError, match="verifier"):
+        audit.sampler_of(lambda _: [0.5, 0.6], rng=rng)(drafts)
+
+
+GOOD = {"verifier": sound, "target_probs": P, "law": LAW, "num_samples": 10, "batched": True}
+BOTH = {"output_distribution": P, "total_variation": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"target_probs": [0.5, 0.6]}, ValueError, "target_probs"),
+        ({"target_probs": [0.5, 0.5]}, ValueError, r"target_probs.*2.*6"),
+        ({"target_probs": np.stack([P, P])}, ValueError, "leading axes"),
+        ({"law": Q}, TypeError, "law.*DraftLaw"),
+        ({"law": otmd.WithReplacement(np.stack([Q, Q]), 2)}, ValueError, "one position"),
+        ({"law": P, "target_probs": LAW}, TypeError, "are the two swapped"),
+        ({"law": otmd.WithReplacement}, TypeError, "law: got the class"),
+        ({"num_samples": 1}, ValueError, "num_samples"),
+        ({"false_alarm": 0.0}, ValueError, "false_alarm"),
+        ({"false_alarm": 0.3}, ValueError, r"false_alarm.*0\.25"),
+        ({"false_alarm": True}, TypeError, "false_alarm"),
+        ({"false_alarm": 1e-9}, ValueError, r"level.*SequentialAudit"),
+        ({"rng": "0"}, TypeError, "rng"),
+        ({"verifier": 3}, TypeError, "verifier.*callable"),
+        ({"verifier": otmd.TargetOnly}, TypeError, r"instance: TargetOnly\(\)"),
+        ({"verifier": lambda x: x}, ValueError, r"verifier.*\(10,\)"),
+        ({"verifier": lambda x: np.full(len(x), 0.5)}, ValueError, "verifier.*float64"),
+        ({"verifier": lambda x: np.full(len(x), 6)}, ValueError, r"verifier.*\[0, 6\)"),
+        ({"verifier": lambda x: x, "batched": False}, ValueError, r"verifier.*batched=True"),
+        ({"verifier": otmd.SpecHub()}, ValueError, "SpecHub"),
+    ],
+)
+def test_bad_input_is_named(change, kind, words):
+    with pytest.raises(kind, match=f"(?s){words}"):
+        audit.losslessness(**{"rng": np.random.default_rng(0), **GOOD, **change})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "output_distribution.*exactly one"),
+        (BOTH, "output_distribution.*exactly one"),
+        ({"output_distribution": P[:3] / P[:3].sum()}, "output_distribution"),
+        ({"total_variation": 1.5}, "total_variation"),
+        ({"total_variation": 0.1, "power": 1}, "power"),
+    ],
+    ids=str,
+)
+def test_bad_questions_for_a_number_of_samples_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        audit.samples_to_detect(P, LAW, **options)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "tokens", "words"),
+    [
+        ([[0, 1]], [6], r"output_tokens.*\[0, 6\)"),
+        ([[0, 1]], [0, 1], r"output_tokens.*\(1,\)"),
+        ([[0]], [0], "draft_tokens"),
+        ([0, 1], [0], r"draft_tokens.*\(M, n\)"),
+    ],
+)
+def test_bad_samples_are_named(drafts, tokens, words):
+    with pytest.raises(ValueError, match=words):
+        audit.SequentialAudit(P, LAW).update(np.array(drafts), np.array(tokens))
+    with pytest.raises(ValueError, match="false_alarm"):
+        audit.SequentialAudit(P, LAW, false_alarm=1)
+
+
+def test_torch_tensors_are_arrays():
+    torch = pytest.importorskip("torch")
+    half = torch.tensor([0.5, 0.25, 0.25], dtype=torch.bfloat16)
+    p = half.clone().requires_grad_()
+    law = otmd.WithReplacement([0.5, 0.25, 0.25], 1)
+    assert not audit.enumerated(lambda _: half.requires_grad_(), p, law).faulty
+    batched = lambda x: torch.as_tensor(x[:, 0])  # noqa: E731
+    assert not audit.losslessness(batched, p, law, 500, batched=True, rng=0).faulty
+    running = audit.SequentialAudit(p, law)
+    running.update(torch.zeros((4, 1), dtype=torch.int64), torch.tensor([0, 1, 2, 0]))
+    assert running.num_samples == 4
+    assert not audit.draft_law(torch.as_tensor(law.sample(rng=0, size=50)), law, rng=0).faulty
+    row = {"target_probs": p, "draft_probs": half, "draft_tokens": torch.tensor([1])}
+    assert not audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3).cases
