@@ -53,7 +53,7 @@ class Store(Generic[Part]):
         self.parts = folder / layout.subfolder
         self._record = folder / (layout.record or files.LOCK)
         # If the layout has no result, this is the folder, for which is_file is false.
-        self._result = folder / layout.result
+        self.result = folder / layout.result
         self._description = json.loads(json.dumps(description))
         self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
 
@@ -87,7 +87,7 @@ class Store(Generic[Part]):
 
     def finished(self) -> bool:
         """Whether the result is there and will not be replaced because of ``overwrite``."""
-        return self._result.is_file() and not (self.overwrite and self._difference())
+        return self.result.is_file() and not (self.overwrite and self._difference())
 
     def names(self) -> list[str]:
         """Names of the parts, sorted. The files are not read, so some may be torn."""
@@ -124,15 +124,15 @@ class Store(Generic[Part]):
         """Remove the parts and the result, and nothing else that lies in the folder."""
         for path in map(self.path, self.names()):
             path.unlink(missing_ok=True)
-        if self._result.is_file():
-            self._result.unlink()
+        if self.result.is_file():
+            self.result.unlink()
 
     def remove_parts(self) -> None:
         """Remove the folder of the parts, with the lock. The caller holds the store."""
         shutil.rmtree(self.parts, ignore_errors=True)
 
     def _begun(self) -> bool:
-        return self._result.is_file() or bool(self.names())
+        return self.result.is_file() or bool(self.names())
 
     def _check_files(self) -> None:
         """Raise ValueError if the folder belongs to something else."""

@@ -7,8 +7,7 @@ A worker receives a chunk: a few positions with their arrays. The output folder 
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from otmd.probabilities import Processing, validate_probs, wrong
 from otmd.registry import LAWS
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.pool import available_cpus, compute_parts, finish_run
 from otmd.study.rows import (
     DEFAULT_LAWS,
     DEFAULT_VERIFIERS,
@@ -36,6 +34,7 @@ from otmd.study.rows import (
     rate_columns,
     uniform_law,
 )
+from otmd.study.runner import Bar, available_cpus, finish_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +84,6 @@ def measure(
     progress: bool = False,
     *,
     output: str | Path | None = None,
-    executor: Executor | None = None,
     device: str | None = None,
     overwrite: bool = False,
 ) -> pl.DataFrame:
@@ -112,17 +110,13 @@ def measure(
     tol : float
         How far apart the certain bounds of a rate may lie where there is no closed form.
     workers : int, optional
-        How many processes; by default as many as there are CPUs. 1 runs in this process. With more, laws
-        and verifiers must be importable, and a script needs an ``if __name__ == "__main__"`` guard. At a
-        prompt or in a notebook, which no process can import, the workers are threads.
+        How many processes of joblib; by default as many as there are CPUs, and 1 runs in this process. Within
+        ``joblib.parallel_config(backend="dask")``, or of another backend, the work runs there.
     progress : bool
         Show a progress bar on stderr.
     output : str or Path, optional
         A folder for the finished chunks, so that an interrupted run continues from there, and for
         the table at the end, ``results.parquet``.
-    executor : concurrent.futures.Executor, optional
-        Runs the work instead of a process pool, for example Dask's ``client.get_executor()``.
-        ``workers`` is then the number of its workers.
     device : str, optional
         A device of torch, such as ``"cuda"``. Rates in closed form are computed there: with replacement
         all but those of ``Optimal`` and ``Preference``; for greedy and hub drafts those of their couplings.
@@ -170,24 +164,18 @@ def measure(
         description = settings.describe() | describe_dataset(dataset)
         store = Store(Path(output), description, LAYOUT, overwrite)
     rows = settings.rows_per_position()
-    most = 1 if device and len(closed_forms(settings)) == rows else workers or available_cpus()
-    size, work = rows * len(settings.processing), partial(measure_chunk, settings)
-    bar = "measuring positions", len(dataset), progress
+    is_on_device = device is not None and len(closed_forms(settings)) == rows
+    most = 1 if is_on_device else min(workers or available_cpus(), -(-len(dataset) // CHUNK_SIZE))
+    size = rows * len(settings.processing)
 
-    def compute(tables: dict[str, pl.DataFrame]) -> None:
-        """Measure the positions that are in none of the tables, and add their tables."""
-        done = _positions(tables)
-        left = [i for i in range(len(dataset)) if i not in done]
-        count = max(1, min(most, -(-len(left) // CHUNK_SIZE)))
-        chunks = read_chunks(dataset, left, settings, device)
-        compute_parts(work, chunks, tables, store, count, executor, bar, lambda t: len(t) // size)
+    def left(parts: Collection[str]) -> Iterator[tuple[str, Chunk]]:
+        done = _positions(parts)
+        return read_chunks(
+            dataset, [i for i in range(len(dataset)) if i not in done], settings, device
+        )
 
-    if store is None:
-        tables: dict[str, pl.DataFrame] = {}
-        compute(tables)
-        return pl.concat(tables[name] for name in sorted(tables))
-    finish_run(store, compute)
-    return load_results(store.folder)
+    bar = Bar("measuring positions", len(dataset), progress, lambda table: len(table) // size)
+    return finish_run(partial(measure_chunk, settings), left, store, most, bar)
 
 
 def read_chunks(

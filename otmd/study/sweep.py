@@ -9,7 +9,6 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -23,7 +22,7 @@ from otmd import __version__
 from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.pool import available_cpus, compute_parts
+from otmd.study.runner import Bar, available_cpus, compute_parts
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
@@ -70,7 +69,6 @@ def run_sweep(
     sweep: Sweep,
     folder: str | Path,
     workers: int | None = None,
-    executor: Executor | None = None,
     progress: bool = False,
 ) -> pl.DataFrame:
     """Compute the tasks that have no part in the folder yet.
@@ -81,7 +79,7 @@ def run_sweep(
         The function and its tasks.
     folder : str or Path
         The folder of the parts, ``<key>.parquet``. It may have parts of other sweeps as well.
-    workers, executor, progress
+    workers, progress
         As for :func:`otmd.measure`.
 
     Returns
@@ -104,14 +102,14 @@ def run_sweep(
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
         raise wrong("tasks", f"{len(keys)}, {len(set(keys))} of them different", "each once")
+    tasks = dict(zip(keys, sweep.tasks, strict=True))
+    work = partial(_rows, sweep.function, sweep.seed)
     with store.held():
-        found = ((key, store.read(key)) for key in keys)
-        tables = {key: table for key, table in found if table is not None}
-        named = zip(keys, sweep.tasks, strict=True)
-        left = [(key, (key, task)) for key, task in named if key not in tables]
-        work = partial(_rows, sweep.function, sweep.seed)
-        bar = sweep.function.__name__, len(keys), progress
-        compute_parts(work, left, tables, store, workers or available_cpus(), executor, bar)
+        stored = {key: table for key in keys if (table := store.read(key)) is not None}
+        left = lambda tables: ((key, (key, tasks[key])) for key in keys if key not in tables)  # noqa: E731
+        most = min(workers or available_cpus(), len(keys))
+        bar = Bar(sweep.function.__name__, len(keys), progress)
+        tables = compute_parts(work, left, stored, store, most, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 

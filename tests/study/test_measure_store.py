@@ -42,7 +42,7 @@ if __name__ == "__main__":
 ASLEEP = """
 import time
 import polars  # whose signal handler restarts waiting locks
-from otmd.study.pool import run_jobs
+from otmd.study.runner import run_jobs
 
 if __name__ == "__main__":
     for _ in run_jobs(time.sleep, [0, 600, 600], 2):
@@ -79,7 +79,7 @@ def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, mo
         "results.parquet",
     ]
 
-    monkeypatch.setitem(measure.__globals__, "compute_parts", refuse)
+    monkeypatch.setattr("otmd.study.runner.compute_parts", refuse)
     assert_frame_equal(quick(dataset, output=tmp_path), table)
     assert_frame_equal(load_results(tmp_path), table)
     assert_frame_equal(load_results(tmp_path / "results.parquet"), table)
@@ -174,7 +174,7 @@ def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
     begun = Store(tmp_path / "here", record, LAYOUT)
     whole = quick(dataset, output=tmp_path / "here")
     monkeypatch.setitem(measure.__globals__, "Store", lambda *_: begun)
-    monkeypatch.setitem(measure.__globals__, "compute_parts", refuse)
+    monkeypatch.setattr("otmd.study.runner.compute_parts", refuse)
     monkeypatch.setattr(begun, "finished", iter([False, True, True, True]).__next__)
     assert_frame_equal(quick(dataset, output=tmp_path / "here"), whole)
     assert not (tmp_path / "here" / "parts").exists()

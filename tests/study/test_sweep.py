@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import distributed
+import joblib
 import numpy as np
 import polars as pl
 import pytest
@@ -158,16 +158,15 @@ def test_a_full_disk_loses_no_finished_part(table, tmp_path, monkeypatch) -> Non
     assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
 
 
-def test_threads_and_a_cluster_agree(table, tmp_path) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        assert_frame_equal(run_sweep(WHOLE, tmp_path / "threads", 2, threads), table)
+def test_a_cluster_agrees(table, tmp_path) -> None:
     with (
         distributed.LocalCluster(
             1, processes=False, threads_per_worker=2, dashboard_address=None
         ) as cluster,
-        distributed.Client(cluster) as client,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
     ):
-        assert_frame_equal(run_sweep(WHOLE, tmp_path / "c", 2, client.get_executor()), table)
+        assert_frame_equal(run_sweep(WHOLE, tmp_path / "cluster", 2), table)
 
 
 def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None:

@@ -252,7 +252,7 @@ def test_static_trees_of_recursive_rejection(kind: str) -> None:
                 )
                 assert not found[:, :, 1:].any()
                 mean, error = found[:, :, 0].mean(axis=0), found[:, :, 0].std(axis=0)
-                apart = np.abs(mean - wanted[0, : mean.size])
+                apart = np.abs(mean - expected[0, : mean.size])
                 assert (apart <= 4.5 * error / count**0.5 + 1e-12).all()
     grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
     for choice in grown.choices((1, 2, 4, 6)):
