@@ -70,7 +70,7 @@ def audit(
     from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.audit.samples import MAKERS
     from otmd.laws import TopThen
-    from otmd.study.page import Table
+    from otmd.study.table import Table
 
     known = [*MAKERS, "top-then"]
     if law not in known:

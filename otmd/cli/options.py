@@ -23,7 +23,7 @@ from otmd.storage.files import shortened, write_atomically
 if TYPE_CHECKING:
     from otmd.laws import DraftLaw
     from otmd.probabilities import Processing
-    from otmd.study.page import Table
+    from otmd.study.table import Table
 
 
 Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
@@ -243,13 +243,13 @@ class Pages:
         table: "Table",
     ) -> None:
         """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
-        from otmd.study.page import to_csv, to_html, to_markdown
+        from otmd.study.table import html_page, markdown_page
 
         about = {**about, "otmd": __version__, "made again by": shlex.join(["otmd", *sys.argv[1:]])}
         for path, text in (
-            (self.html, to_html(title, said, tables, about)),
-            (self.markdown, to_markdown(title, said, tables)),
-            (self.csv, to_csv(table)),
+            (self.html, html_page(title, said, tables, about)),
+            (self.markdown, markdown_page(title, said, tables)),
+            (self.csv, table.to_csv()),
         ):
             if path is not None:
                 write_atomically(path.absolute(), text.encode())

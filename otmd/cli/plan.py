@@ -10,7 +10,6 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
-    from otmd.study.page import Table
     from otmd.study.planning.latency import Latency
 
 EXAMPLES = """
@@ -77,6 +76,7 @@ def plan(
     from otmd.models import open_dataset
     from otmd.study.planning.candidates import CANDIDATES
     from otmd.study.planning.plan import DEFAULT_RULES, make_plan
+    from otmd.study.table import Table, wrapped
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:
@@ -108,7 +108,11 @@ def plan(
     if json_output:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:
-        _show(found.said, tables[0])
+        for sentence in found.said:
+            print(wrapped(sentence), end="\n\n")
+        # The last two columns are left to --markdown and --html, which have room.
+        rows = [row[:-2] for row in tables[0].rows]
+        print(Table("", tables[0].heads[:-2], rows, wrapped(tables[0].note)))
 
 
 def _latency(
@@ -125,16 +129,3 @@ def _latency(
         write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
     path = given or measured
     return read_latency(path, context) if path else None
-
-
-def _show(said: "list[str]", ranking: "Table") -> None:
-    from rich.console import Console
-
-    from otmd.study.style import print_table
-
-    console = Console()
-    for sentence in said:
-        console.print(f"{sentence}\n", highlight=False)
-    # The last two columns are left to --markdown and --html, which have room.
-    print_table(ranking._replace(title=""), console, len(ranking.heads) - 2)
-    console.print(ranking.note, style="dim", highlight=False)

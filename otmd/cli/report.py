@@ -39,9 +39,9 @@ def report(
         report_json,
         summarise,
     )
-    from otmd.study.page import Table
     from otmd.study.report import report_tables
     from otmd.study.summary import DEFAULT_BY
+    from otmd.study.table import Table
 
     figures = o.figures(figure)
     _refuse_other_files(results)

@@ -11,11 +11,11 @@ import numpy as np
 
 from otmd.models.decoding import STAGES, Decoded
 from otmd.probabilities import wrong
-from otmd.study.style import FAINT, QUIET, TWO_COLUMNS, make_table, save_figure
+from otmd.study.style import FAINT, QUIET, TWO_COLUMNS, save_figure
+from otmd.study.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 # The stages of the time per token. Reading the prompt takes equally long in every way, and is left out.
 GENERATION = STAGES[1:]
@@ -142,23 +142,22 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
     ]
 
 
-def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
-    """Print a table with one column for each way, to stdout unless a console is given."""
-    from rich.console import Console
-
-    table = make_table(["", *(cost.name.replace("; ", "\n") for cost in costs)])
+def print_decoding(costs: Sequence[DecodingCost]) -> None:
+    """Print a table with one column for each way."""
     ups = [cost.speed_up for cost in costs]
-    table.add_row("tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs))
-    table.add_row("tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs))
-    table.add_row("speed-up", *(f"{up.mean:.2f}" for up in ups))
-    others = ("" if math.isnan(up.low) else f"{up.low:.2f} to {up.high:.2f}" for up in ups[1:])
-    table.add_row("  95% interval", "", *others)
-    table.add_row("  beside the first", "", *(up.verdict for up in ups[1:]))
-    table.add_row("accepted by depth, %", *(_depths(cost.acceptance) for cost in costs))
+    ends = ["" if math.isnan(up.low) else f"{up.low:.2f} to {up.high:.2f}" for up in ups[1:]]
+    rows = [
+        ["tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs)],
+        ["tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs)],
+        ["speed-up", *(f"{up.mean:.2f}" for up in ups)],
+        ["  95% interval", "", *ends],
+        ["  compared with the first", "", *(up.verdict for up in ups[1:])],
+        ["accepted by depth, %", *(_depths(cost.acceptance) for cost in costs)],
+    ]
     for stage in GENERATION:
-        times = (f"{1e3 * cost.seconds_per_token[stage]:.1f}" for cost in costs)
-        table.add_row(f"ms per token: {stage}", *times)
-    (console or Console()).print(table)
+        times = [f"{1e3 * cost.seconds_per_token[stage]:.1f}" for cost in costs]
+        rows.append([f"ms per token: {stage}", *times])
+    print(Table("", ["", *(cost.name.replace("; ", "\n") for cost in costs)], rows))
 
 
 def _depths(acceptance: list[float]) -> str:

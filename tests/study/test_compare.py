@@ -112,7 +112,7 @@ def test_results_are_a_sequence_with_the_best_first():
     assert f"{table.best.rate:.4f}" in html
     assert "&lt;" not in html
     skipped = otmd.compare([1.0], [1.0], [1, 2], laws=["greedy", "with-replacement"])
-    assert "<p>left out: Greedy" in skipped._repr_html_()
+    assert "<p class=note>left out: Greedy" in skipped._repr_html_()
 
 
 def test_pandas_gets_the_rows(monkeypatch):

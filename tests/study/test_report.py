@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -16,10 +17,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from rich.console import Console
 
 from otmd.study import draw_gaps, print_report, report_json, summarise
-from otmd.study.page import Table, to_csv, to_html, to_markdown
 from otmd.study.report import (
     law_label,
     make_figure,
@@ -29,6 +28,7 @@ from otmd.study.report import (
 )
 from otmd.study.style import MARKS, SPARE_MARKS, marks
 from otmd.study.summary import DEFAULT_BY
+from otmd.study.table import Table, html_page, markdown_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,10 +38,10 @@ def summary(table) -> pl.DataFrame:
     return summarise(table)
 
 
-def printed(summary: pl.DataFrame, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    print_report(summary, console)
-    return console.file.getvalue()
+def printed(summary: pl.DataFrame) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        print_report(summary)
+    return out.getvalue()
 
 
 def shown_texts(figure) -> list:
@@ -243,7 +243,7 @@ def test_labels():
 def test_an_interval_that_is_rounding_alone_has_no_width(summary):
     noise = {"gap": 3e-16, "gap_low": -2e-16, "gap_high": 1e-15}
     shown = summary.with_columns(pl.lit(value).alias(name) for name, value in noise.items())
-    page = to_html("report", *report_tables(shown), {})
+    page = html_page("report", *report_tables(shown), {})
     assert set(re.findall(r'<i style="(.*?)"', page)) == {"left:0.0%;width:0.0%"}
 
 
@@ -265,17 +265,17 @@ def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
     (found,) = [own for own in tables[1].rows if own[:3] == ["T = 0.6", 3, "K-SEQ"]]
     wanted = row.select("rate", "gap", "gap_low", "gap_high", "optimal").row(0)
     assert found[3:8] == [100 * value for value in wanted]
-    assert f"| {100 * wanted[0]:.2f} |" in to_markdown("Report", [caption], tables)
-    assert repr(found[3]) in to_csv(tables[1])
+    assert f"| {100 * wanted[0]:.2f} |" in markdown_page("Report", [caption], tables)
+    assert repr(found[3]) in tables[1].to_csv()
     _, tables = report_tables(summarise(table, by=("domain", *DEFAULT_BY)))
     assert {"greedy · code", "greedy · chat"} <= {one.title for one in tables}
 
 
 def test_unknown_cells_and_ends_are_empty():
     one = Table("T", ["a", "v", "l", "h"], [["x", None, None, None], ["y", -1e-9, None, None]])
-    assert "| y | 0.00 | – | – |" in to_markdown("A", [], [one])
-    assert to_csv(one).splitlines()[1] == "x,,,"
-    page = to_html("A", [], [one._replace(interval=("v", "l", "h"))], {})
+    assert "| y | 0.00 | – | – |" in markdown_page("A", [], [one])
+    assert one.to_csv().splitlines()[1] == "x,,,"
+    page = html_page("A", [], [one._replace(interval=("v", "l", "h"))], {})
     assert page.count("class=bar") == 1
 
 
@@ -287,7 +287,7 @@ def test_a_browser_opens_a_page_and_sorts_it(summary, tmp_path, width):
     heads = ["rule", "value", "low", "high"]
     table = Table("Ranking", heads, rows, interval=("value", "low", "high"))
     caption, tables = report_tables(summary)
-    page = to_html("A & B", ["Take <a>.", caption], [table, *tables], {"made by": "a test"})
+    page = html_page("A & B", ["Take <a>.", caption], [table, *tables], {"made by": "a test"})
     clicks = """<script>
     const table = n => document.querySelectorAll("table")[n];
     const order = n => [...table(n).tBodies[0].rows].map(r => r.cells[0].textContent).join("");

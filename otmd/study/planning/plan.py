@@ -10,7 +10,6 @@ from otmd import __version__
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts
 from otmd.study.jackknife import FEW_PROMPTS
-from otmd.study.page import Cell, Table
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
@@ -19,6 +18,7 @@ from otmd.study.planning.ranking import Evidence, Row, difference, prompts_neede
 from otmd.study.planning.texts import longest_text, read_texts
 from otmd.study.planning.token_table import Settings, probs_table
 from otmd.study.planning.tree_choices import certain_trees, most_likely_trees
+from otmd.study.table import Cell, Table
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
