@@ -11,7 +11,7 @@ import numpy as np
 
 from otmd.laws import DraftLaw
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing, validate_counts, validate_tol, wrong
+from otmd.probabilities import Processing, validate_counts, validate_probs, validate_tol, wrong
 from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
 from otmd.verifiers import Verifier
@@ -52,7 +52,7 @@ class Settings(NamedTuple):
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
 
     def rows_per_position(self) -> int:
-        """How many rows a position and processing has."""
+        """Number of rows of a position and processing."""
         return sum(map(len, self.served.values()))
 
     def describe(self) -> dict[str, Any]:
@@ -166,8 +166,18 @@ def _described(name: str, thing: Any) -> str:
         thing, values = type(thing), values | getattr(thing, "__dict__", {})
     given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
     origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
-    own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
-    return name if own else f"{name} ({origin})"
+    is_ours = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
+    return name if is_ours else f"{name} ({origin})"
+
+
+def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
+    """Turn stored rows into probabilities in float64. Stored probabilities are only validated."""
+    if kind == "logits":
+        return step(values)
+    if step != Processing():
+        expected = "Processing() (to process probabilities, store their logarithms as logits)"
+        raise wrong("processing", f"{step} for a dataset of probabilities", expected)
+    return validate_probs(name, values)
 
 
 def position_rows(

@@ -14,7 +14,7 @@ from otmd.models.dataset import Dataset
 from otmd.probabilities import FloatArray, Processing
 from otmd.study.planning.texts import Text, halves
 from otmd.study.planning.token_table import RATES_EVERY, Settings
-from otmd.study.run import process
+from otmd.study.rows import process
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])

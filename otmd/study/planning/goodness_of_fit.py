@@ -8,7 +8,7 @@ from otmd.audit import counts
 from otmd.models.dataset import Dataset
 from otmd.study.planning.texts import Text
 from otmd.study.planning.token_table import Settings, located, target_probs
-from otmd.study.run import process
+from otmd.study.rows import process
 
 # The probability, at most, that texts of the target are refused.
 FALSE_ALARM = 1e-4

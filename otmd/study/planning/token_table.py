@@ -18,7 +18,8 @@ from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.texts import Text
-from otmd.study.run import describe_dataset, process
+from otmd.study.rows import process
+from otmd.study.run import describe_dataset
 from otmd.study.runner import Bar, available_cpus, finish_run
 
 LAYOUT = Layout(
