@@ -47,7 +47,7 @@ def measure(
         A folder that collect made, or an .npz or .safetensors file with target_logits and
         draft_logits (or target_probs and draft_probs), each (N, V).
     output : Path
-        The folder for the results; by default NAME-results beside the dataset.
+        The folder for the results; by default NAME-results next to the dataset.
     verifier : str
         Comma-separated; each is measured with the laws that it serves. Four are measured only if named:
         poisson-coupling, gumbel-list, gumbel-top, and optimal, whose rate is the optimum of every row.
@@ -68,7 +68,7 @@ def measure(
         "device": device,
         "overwrite": overwrite,
     }
-    folder = output or o.folder_beside(dataset, "results")
+    folder = output or o.default_folder(dataset, "results")
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
     results, summary = folder / RESULTS, summarise(table)
     if json_output:
@@ -85,6 +85,7 @@ def measure_into(
     from otmd.study import measure as run
     from otmd.study import positions_stored
 
-    said = lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"  # noqa: E731
-    with o.kept_when_stopped(said):
+    with o.kept_when_stopped(
+        lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"
+    ):
         return run(dataset, output=folder, progress=progress, **settings)

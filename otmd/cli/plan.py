@@ -54,7 +54,7 @@ def plan(
         Texts of consecutive positions: a folder that collect --consecutive made, or a dump with prompt_id,
         position and token.
     output : Path
-        The folder for what is computed; by default NAME-plan beside the dataset.
+        The folder for what is computed; by default NAME-plan next to the dataset.
     tree_budget : str
         Comma-separated: the most tokens that a tree may hold.
     depth : int
@@ -95,20 +95,20 @@ def plan(
     if any(value is not None for value in given):
         settings["target"] = sampled
     if draft_temperature:
-        settings["draft_temperatures"] = [own.temperature for own in o.steps(draft_temperature)]
+        settings["draft_temperatures"] = [step.temperature for step in o.steps(draft_temperature)]
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
-    folder = output or o.folder_beside(dataset, "plan")
+    folder = output or o.default_folder(dataset, "plan")
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
-        found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
-    tables = found.tables()
+        result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
+    tables = result.tables()
     name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", found.said, tables, found.about, tables[0])
+    pages.write(f"Plan for {name}", result.said, tables, result.about, tables[0])
     if json_output:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
     else:
-        for sentence in found.said:
+        for sentence in result.said:
             print(wrapped(sentence), end="\n\n")
         # The last two columns are left to --markdown and --html, which have room.
         rows = [row[:-2] for row in tables[0].rows]
@@ -122,7 +122,7 @@ def _latency(
     from otmd.study.planning.latency import measure_latency, read_latency
 
     if given and measured:
-        raise UsageError("--latency: got it beside --measure-latency, expected one table of times")
+        raise UsageError("--latency: got it with --measure-latency, expected one table of times")
     if measured:
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)

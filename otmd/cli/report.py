@@ -56,9 +56,9 @@ def report(
         "results": str(results),
         "intervals": f"{100 * confidence:g}%, jackknife over prompts with Student's t",
     }
-    own = Table("", shown.columns, shown.rows())
+    summary = Table("", shown.columns, shown.rows())
     caption, tables = report_tables(shown, confidence)
-    pages.write(f"Report on {results.stem}", [*recommendation, caption], tables, about, own)
+    pages.write(f"Report on {results.stem}", [*recommendation, caption], tables, about, summary)
     if json_output:
         print(report_json(shown, confidence, str(results)))
     else:

@@ -68,14 +68,16 @@ def solve(
 
 def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Read the target's and the draft's distribution, in the forms of :func:`solve`; neither is checked."""
-    found = _load("TARGET", target)
+    content = _load("TARGET", target)
     if draft is not None:
-        return _array("TARGET", target, found), _array("DRAFT", draft, _load("DRAFT", draft))
-    if not isinstance(found, dict):
-        raise UsageError(f"DRAFT: got nothing, expected it beside {target!r}, or a file with both")
-    if not {*FIELDS} <= {*found}:
-        raise UsageError(f"TARGET: {target} holds {sorted(found)}, expected {' and '.join(FIELDS)}")
-    first, second = (_array("TARGET", target, found[name]) for name in FIELDS)
+        return _array("TARGET", target, content), _array("DRAFT", draft, _load("DRAFT", draft))
+    if not isinstance(content, dict):
+        raise UsageError(f"DRAFT: got nothing, expected it after {target!r}, or a file with both")
+    if not {*FIELDS} <= {*content}:
+        raise UsageError(
+            f"TARGET: {target} holds {sorted(content)}, expected {' and '.join(FIELDS)}"
+        )
+    first, second = (_array("TARGET", target, content[name]) for name in FIELDS)
     return first, second
 
 

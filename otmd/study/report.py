@@ -328,7 +328,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
 
 
 def _panel(
-    axes: "Axes", here: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
+    axes: "Axes", rows: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
 ) -> None:
     axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
     axes.grid(axis="y", color=style.FAINT, linewidth=0.5)
@@ -336,10 +336,10 @@ def _panel(
     axes.set_yscale("asinh", linear_width=LINEAR_PP)
     axes.set_xticks(counts)
     axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
-    present = [name for name in looks if name in set(here["verifier"])]
+    present = [name for name in looks if name in set(rows["verifier"])]
     offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
     for name, offset in zip(present, offsets, strict=True):
-        line = here.filter(pl.col("verifier") == name).sort("num_drafts")
+        line = rows.filter(pl.col("verifier") == name).sort("num_drafts")
         gap, low, high = (line[name].to_numpy() for name in ("gap", "gap_low", "gap_high"))
         axes.errorbar(
             line["num_drafts"].to_numpy() + offset,
@@ -351,7 +351,7 @@ def _panel(
             elinewidth=1.0,
             zorder=3,
         )
-    best = here.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
+    best = rows.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
     for n, alpha in best.rows():
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 

@@ -130,10 +130,10 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
         for source in map(Path, sources):
             if not source.is_dir():
                 raise wrong("sources", source, "a folder of a sweep")
-            other = Store(source, None, LAYOUT)
-            for key in other.names():
-                if other.read(key) is not None and store.read(key) is None:
-                    store.write(key, other.path(key).read_bytes())
+            parts = Store(source, None, LAYOUT)
+            for key in parts.names():
+                if parts.read(key) is not None and store.read(key) is None:
+                    store.write(key, parts.path(key).read_bytes())
                     copied += 1
     return copied
 
@@ -165,12 +165,12 @@ def _digest(**of: Any) -> str:
 def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
     """Compute the rows of one task, (key, parameters)."""
     key, parameters = task
-    own = int(_digest(**parameters), 16)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(own,)))
-    found = [dict(row) for row in function(rng, **parameters)]
-    if not found:
+    spawn_key = (int(_digest(**parameters), 16),)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+    rows = [dict(row) for row in function(rng, **parameters)]
+    if not rows:
         raise ValueError(f"{function.__qualname__}: gave no rows for {dict(parameters)}")
-    both = {name for row in found for name in row} & {"task", *parameters}
+    both = {name for row in rows for name in row} & {"task", *parameters}
     if both:
         raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
-    return pl.DataFrame([{"task": key, **parameters, **row} for row in found])
+    return pl.DataFrame([{"task": key, **parameters, **row} for row in rows])

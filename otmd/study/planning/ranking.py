@@ -47,7 +47,7 @@ class Row(NamedTuple):
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
         Bounds there for every rule with other laws of as many drafts: with π ∝ q, and with a fitted π. NaN,
-        as ``rate`` and ``optimal`` are, for likeliest paths and static trees of certain drafts.
+        as ``rate`` and ``optimal`` are, for most likely paths and static trees of deterministic drafts.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
@@ -97,8 +97,8 @@ class Evidence:
     depth : int
         The most levels of a tree.
     trees : dict of (str, str, float) to StaticTrees or MostLikelyTrees
-        Trees of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
-        other rules are added.
+        Trees of deterministic drafts whose nodes differ, by rule, variant and draft temperature. Static
+        trees of other rules are added.
 
     Attributes
     ----------
@@ -137,7 +137,7 @@ class Evidence:
             self.trees[key] = kind(*key[1:], by_count, self.fit, depth)
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
-        """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
+        """Tokens and steps with a rule and a choice: the fields of ``Steps``, with an axis of texts."""
         column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
         steps = []
         for i in range(len(self.texts)):
@@ -240,7 +240,7 @@ def _row(
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
+    """Difference of the values of two rows, and its 95% interval."""
     gain = first.value - second.value
     return gain, *jackknife.interval(gain, first.without - second.without)
 

@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
     @property
     def drafts(self) -> int:
-        """How many tokens the tree holds."""
+        """Number of tokens of the tree."""
         return self.budget or int(np.cumprod(self.shape).sum())
 
     @property
@@ -91,7 +91,7 @@ class StaticTrees(NamedTuple):
                     yield Choice(*self[:2], sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.study.planning.reached_by_probs` defines it."""
+        """Reach of steps along a text, as :func:`otmd.study.planning.reached_by_probs` defines it."""
         below = Counter(node[:-1] for node in choice.nodes)
         count = len(next(iter(self.slots.values()))[text])
         reached = np.zeros((count, len(choice.shape) + 1))
@@ -196,7 +196,9 @@ def _order(rows: list[list[int]]) -> list[Prefix]:
     return [path for path in paths if path[-1] >= 0]
 
 
-def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
+def deterministic_trees(
+    dataset: Dataset, texts: Sequence[Text], budget: int, depth: int
+) -> StaticTrees:
     """The static trees of deterministic tokens: a slot is a rank in the draft's distribution."""
     ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
     slots = {
