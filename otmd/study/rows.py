@@ -197,7 +197,7 @@ def position_rows(
         left = {n: rules for n, rules in left.items() if rules}
         rates = {}
         # A class makes the laws of all numbers of drafts from one; a function may do as it likes.
-        if isinstance(law, type):
+        if hasattr(law, "with_num_drafts"):
             rates = _rate(target_probs, draft_probs, law, left, settings.tol)
         if not all("rate" in columns for columns in rates.values()) or not rates:
             for n, rules in left.items():

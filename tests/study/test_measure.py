@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import joblib
@@ -76,10 +75,6 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLA
 
 def process_id(_: int) -> tuple[int, set[str | None]]:
     return os.getpid(), {os.environ.get(name) for name in THREADS}
-
-
-def die(_: int) -> None:
-    os._exit(3)
 
 
 def test_one_row_a_position_processing_law_count_and_verifier(table, dataset):
@@ -301,12 +296,6 @@ def test_an_empty_dataset_is_refused(dataset):
         measure(empty)
 
 
-def test_a_path_is_opened(dump: Path, dataset):
-    assert_frame_equal(
-        measure(dump, num_drafts=(1,), workers=1), measure(dataset, num_drafts=(1,), workers=1)
-    )
-
-
 def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
@@ -315,11 +304,6 @@ def test_workers_see_one_thread_each_and_the_parent_keeps_its_own(monkeypatch):
     assert all(values == {"1"} for _, values in results)
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert not WORKER_ENVIRONMENT.keys() & os.environ.keys()
-
-
-def test_a_worker_that_dies_is_an_error_in_words():
-    with pytest.raises(RuntimeError, match="a worker process ended before its work did"):
-        list(run_jobs(die, range(2), workers=2))
 
 
 def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_path):
@@ -359,13 +343,3 @@ def test_chunks_skip_what_is_done():
     assert max(map(len, runs)) == CHUNK_SIZE
     assert [run[0] for run in runs] == [0, 5, 5 + CHUNK_SIZE, 40]
     assert list(consecutive_runs([])) == []
-
-
-@pytest.mark.parametrize("number", [2, np.int64(2), np.array([2])])
-def test_one_number_of_drafts_of_any_kind(dataset, number):
-    rules = {"laws": [otmd.WithReplacement], "verifiers": [otmd.KSequential], "workers": 1}
-    assert_frame_equal(
-        measure(dataset, num_drafts=number, **rules), measure(dataset, num_drafts=(2,), **rules)
-    )
-    with pytest.raises(TypeError, match=r"^num_drafts: got float, expected a whole number"):
-        measure(dataset, num_drafts=2.5, **rules)

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -121,13 +120,6 @@ def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(ta
     assert "\x1b" not in text
 
 
-def test_minus_zero_is_not_printed(summary):
-    greedy = summary.filter(pl.col("verifier") == "GreedyCoupling", pl.col("gap").is_not_null())
-    text = printed(greedy.with_columns(pl.lit(-1e-17).alias("gap")))
-    assert "0.00" in text
-    assert "-0.00" not in text
-
-
 def test_a_summary_with_other_groups_is_refused(table, tmp_path):
     coarse = summarise(table, by=["law"])
     with pytest.raises(ValueError, match="summary: got no"):
@@ -208,14 +200,6 @@ def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
     for i, (name, box) in enumerate(boxes):
         for other, another in boxes[i + 1 :]:
             assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
-
-
-def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
-    table.write_parquet(tmp_path / "results.parquet")
-    script = runpy.run_path(str(ROOT / "paper_figures" / "gaps.py"))
-    script["main"]([str(tmp_path / "results.parquet"), str(tmp_path / "out" / "gaps.pdf")])
-    assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
-    assert "gaps.pdf" in capsys.readouterr().out
 
 
 def test_nothing_to_draw_is_an_error(summary, tmp_path):

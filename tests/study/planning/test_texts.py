@@ -80,38 +80,6 @@ def texts(target: TableModel, draft: TableModel, length: int):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_drafted_probability_is_that_of_enumeration(name):
-    verifier, law, count = RULES[name]
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        p, q = rng.dirichlet(np.full(5, 0.5), 2)
-        drafts = law(q, count)
-        prepared = verifier.prepare(p, drafts)
-        emitted = np.zeros(5)
-        for tokens, prob in zip(*drafts.enumerate(), strict=True):
-            drafted = np.unique(tokens)
-            emitted[drafted] += prob * prepared.conditional_law(tokens)[drafted]
-        for token in np.flatnonzero(p > 1e-6):
-            assert prepared.emission_probs(token).sum() == pytest.approx(
-                emitted[token] / p[token], abs=1e-9
-            )
-
-
-def test_sampled_probability_is_unbiased():
-    rng = np.random.default_rng(1)
-    p, q = rng.dirichlet(np.ones(4), 2)
-    law, verifier = otmd.WithoutReplacement(q, 3), otmd.RecursiveRejection()
-    prepared = verifier.prepare(p, law)
-    pairs = list(zip(*law.enumerate(), strict=True))
-    for token in range(4):
-        exact = (
-            sum(w * prepared.conditional_law(x)[token] for x, w in pairs if token in x) / p[token]
-        )
-        found = [prepared.emission_probs(token, rng=rng, samples=1).sum() for _ in range(4000)]
-        assert abs(np.mean(found) - exact) <= SIGMAS * np.std(found) / 4000**0.5 + 1e-12
-
-
-@pytest.mark.parametrize("name", RULES)
 def test_first_steps_are_block_efficiency(name):
     """Averaged over all texts, the first step is as long as enumeration of drafts and decisions says."""
     (verifier, law, count), (target, draft) = RULES[name], small_pair()
