@@ -55,9 +55,7 @@ def decode(
     depth: PositiveInt | None = None,
     rule: str | None = None,
     temperature: NonNegativeFloat = 1.0,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     max_new_tokens: o.MaxNewTokens = 96,
     repeats: PositiveInt = 3,
     seed: o.Seed = 0,
@@ -105,7 +103,7 @@ def decode(
     from otmd.models.progress import progress_bar
     from otmd.models.prompts import prompt_tokens
 
-    processing = o.processing("", temperature, top_k, top_p, None, order)
+    processing = cuts.at(temperature)
     figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, expected one to go on from")

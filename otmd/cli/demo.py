@@ -54,10 +54,11 @@ def demo(
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
     from otmd.study.run import LAYOUT, RESULTS
 
-    progress, started = not (quiet or json_output), time.monotonic()
+    progress = not (quiet or json_output)
+    started = time.monotonic()
     settings = {
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature),
+        "processing": o.NO_CUTS.at_each(temperature),
         "tol": TOLERANCE,
         "workers": workers,
     }

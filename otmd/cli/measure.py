@@ -26,10 +26,7 @@ def measure(
     verifier: str = DEFAULT_VERIFIERS,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "1",
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
     device: str | None = None,
@@ -62,7 +59,7 @@ def measure(
         "laws": o.read_laws(law, top),
         "verifiers": o.read_verifiers(verifier),
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature, top_k, top_p, min_p, order),
+        "processing": cuts.at_each(temperature),
         "tol": tol,
         "workers": workers,
         "device": device,
@@ -70,7 +67,8 @@ def measure(
     }
     folder = output or o.default_folder(dataset, "results")
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
-    results, summary = folder / RESULTS, summarise(table)
+    results = folder / RESULTS
+    summary = summarise(table)
     if json_output:
         print(report_json(summary, results=str(results)))
         return

@@ -147,12 +147,6 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
     return sorted(set(values)) if ranges else values
 
 
-def steps(temperature: str, *cuts: Any) -> "list[Processing]":
-    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are those of :func:`processing`."""
-    values = numbers("--temperature", temperature, float, "0.6 or 0.6,1.0")
-    return [processing("", value, *cuts) for value in dict.fromkeys(values)]
-
-
 def processing(
     prefix: str,
     temperature: float | None,
@@ -259,3 +253,26 @@ class Pages:
 
 
 NO_PAGES = Pages()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Cuts:
+    """The steps from logits to probabilities, but for the temperature."""
+
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    order: Order = None
+
+    def at(self, temperature: float | None) -> "Processing":
+        """The processing with these cuts at a temperature."""
+        return processing("", temperature, self.top_k, self.top_p, self.min_p, self.order)
+
+    def at_each(self, temperatures: str) -> "list[Processing]":
+        """Read ``0.6,1`` as one processing a temperature."""
+        values = numbers("--temperature", temperatures, float, "0.6 or 0.6,1.0")
+        return [self.at(value) for value in dict.fromkeys(values)]
+
+
+NO_CUTS = Cuts()

@@ -28,10 +28,7 @@ def plan(
     depth: PositiveInt = 6,
     rules: str | None = None,
     temperature: NonNegativeFloat | None = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     draft_temperature: str | None = None,
     latency: Path | None = None,
     measure_latency: Path | None = None,
@@ -90,12 +87,12 @@ def plan(
         "workers": workers,
         "overwrite": overwrite,
     }
-    given = (temperature, top_k, top_p, min_p)
-    sampled = o.processing("", *given, order)
-    if any(value is not None for value in given):
-        settings["target"] = sampled
+    if temperature is not None or cuts != o.NO_CUTS:
+        settings["target"] = cuts.at(temperature)
     if draft_temperature:
-        settings["draft_temperatures"] = [step.temperature for step in o.steps(draft_temperature)]
+        temperatures = o.numbers("--draft-temperature", draft_temperature, float, "0.6 or 0.6,1.0")
+        steps = map(o.NO_CUTS.at, dict.fromkeys(temperatures))
+        settings["draft_temperatures"] = [step.temperature for step in steps]
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)

@@ -122,7 +122,8 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    holder, who = make_folder(folder) / HOLDER, ""
+    holder = make_folder(folder) / HOLDER
+    who = ""
     try:
         with advice_on_failure(folder / LOCK):
             lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)

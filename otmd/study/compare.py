@@ -149,7 +149,8 @@ def compare(
     for target, draft in zip(p, q, strict=True):
         for row in position_rows(target, draft, settings):
             groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
-    rows, skipped = [], []
+    rows = []
+    skipped = []
     for (law, verifier, n), group in groups.items():
         rated = np.array([[row[name] for name in AVERAGED] for row in group if "rate" in row])
         if len(rated) == 0:

@@ -117,7 +117,9 @@ def _speed_up(speeds: list[float], first: list[float]) -> SpeedUp:
 
 
 def _cost(name: str, texts: Sequence[Mapping[str, Decoded]], speed_up: SpeedUp) -> DecodingCost:
-    reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
+    reached = Counter[int]()
+    kept = Counter[int]()
+    seconds = Counter[str]()
     tokens = steps = 0
     for text in (text[name] for text in texts):
         tokens += len(text.tokens)

@@ -163,7 +163,8 @@ def _described(name: str, thing: Any) -> str:
     values = thing.keywords if isinstance(thing, partial) else {}
     thing = thing.func if isinstance(thing, partial) else thing
     if not hasattr(thing, "__qualname__"):
-        thing, values = type(thing), values | getattr(thing, "__dict__", {})
+        values = values | getattr(thing, "__dict__", {})
+        thing = type(thing)
     given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
     origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
     is_ours = origin.startswith("otmd.") and origin.rpartition(".")[2] == name

@@ -125,7 +125,8 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     FolderLockedError
         If another process is computing into the folder.
     """
-    store, copied = Store(Path(folder), None, LAYOUT), 0
+    store = Store(Path(folder), None, LAYOUT)
+    copied = 0
     with store.held():
         for source in map(Path, sources):
             if not source.is_dir():

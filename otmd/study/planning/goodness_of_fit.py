@@ -15,7 +15,8 @@ FALSE_ALARM = 1e-4
 ORDERS = ("p", "p/q")
 # Random numbers of the test are not those of an engine with the same seed.
 _STREAM = 0x7E575
-_TOKENS_A_CELL, _MOST_CELLS = 20, 16
+_TOKENS_A_CELL = 20
+_MOST_CELLS = 16
 
 
 def check_texts(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> None:

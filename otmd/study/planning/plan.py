@@ -194,7 +194,8 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
     ``prompts`` is how many the dataset has; about half of them are held out.
     """
     unit = "tokens a second" if latency else "tokens a step"
-    best, speed = max(rows, key=lambda row: row.fitted), ""
+    best = max(rows, key=lambda row: row.fitted)
+    speed = ""
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
     warnings = _few_prompts(best.without.size, prompts)
     said = [_decision(best, rows, value, prompts), *_led_by(rows, best), *warnings]
@@ -284,9 +285,10 @@ def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:
         if gain[1] <= 0:
             more = f"{_percent(gain, smaller)} with {larger.choice.drafts}"
             return f"No significant gain beyond {_drafts(smaller.choice.drafts)}: {more}."
-    most, tried = alike[-1].choice.drafts, best.most_tried
-    if most < tried:
-        return f"Up to {_drafts(tried)} were tried; on the fitting half {most} was best."
+    most = alike[-1].choice.drafts
+    if most < best.most_tried:
+        tried = f"Up to {_drafts(best.most_tried)} were tried"
+        return f"{tried}; on the fitting half {most} was best."
     if len(alike) == 1:
         return f"More than {_drafts(most)} were not tried."
     return f"More drafts pay up to {most}, the most that was tried for this rule."

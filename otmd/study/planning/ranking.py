@@ -116,7 +116,10 @@ class Evidence:
         depth: int,
         trees: Mapping[Key, StaticTrees | MostLikelyTrees] | None = None,
     ) -> None:
-        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
+        self.texts = texts
+        self.cut_at = cut_at
+        self.depth = depth
+        self.trees = dict(trees or {})
         self.fit, self.report = halves(texts)
         self.columns: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
         slots: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
@@ -223,7 +226,8 @@ def _row(
 ) -> Row:
     rule, _, choice, *_ = head
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
-    mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
+    mean = _ratio(tokens, steps)
+    without = jackknife.left_out(tokens, steps) / cost
     low, high = jackknife.interval(mean / cost, without)
     # A step emits at least one token.
     low = max(low, 1.0 / cost)
