@@ -42,6 +42,7 @@ class Settings(NamedTuple):
     """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
 
     ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
+    ``families`` names the laws of which one is made for all numbers of drafts, which saves time.
     """
 
     laws: tuple[tuple[str, LawFactory], ...]
@@ -50,6 +51,7 @@ class Settings(NamedTuple):
     processing: tuple[Processing, ...]
     tol: float
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
+    families: frozenset[str]
 
     def rows_per_position(self) -> int:
         """Number of rows of a position and processing."""
@@ -98,13 +100,24 @@ def make_settings(
             f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
-    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+    families = frozenset(name for name, law in named_laws if _is_family(law))
+    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served, families)
 
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
     vocab_size = num_drafts + 62
     return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
+
+
+def _is_family(law: LawFactory) -> bool:
+    """Whether all drafts come from one distribution, whatever their number; a function may do as it likes."""
+    try:
+        structure = uniform_law(law, 2).position_structure()
+    except ValueError:
+        return False
+    is_drawn_from_one = structure.single is not None or structure.race is not None
+    return hasattr(law, "with_num_drafts") and is_drawn_from_one
 
 
 def _serving(
@@ -197,8 +210,7 @@ def position_rows(
         left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in computed] for n in pairs}
         left = {n: rules for n, rules in left.items() if rules}
         rates = {}
-        # A class makes the laws of all numbers of drafts from one; a function may do as it likes.
-        if hasattr(law, "with_num_drafts"):
+        if name in settings.families:
             rates = _rate(target_probs, draft_probs, law, left, settings.tol)
         if not all("rate" in columns for columns in rates.values()) or not rates:
             for n, rules in left.items():
