@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,35 +39,30 @@ class ComparedRow(NamedTuple):
     positions: int
 
 
-@dataclass(repr=False)
-class Comparison(Sequence[ComparedRow]):
-    """The result of :func:`compare`: a sequence of :class:`ComparedRow`, best rate first, shown as a table.
+class Comparison(list[ComparedRow]):
+    """The result of :func:`compare`: a list of :class:`ComparedRow`, best rate first, shown as a table.
 
-    ``rows`` is the list of all rows. ``skipped`` names what has no rate, and why.
+    ``skipped`` names what has no rate, and why.
     """
 
-    rows: list[ComparedRow]
-    skipped: list[str]
+    def __init__(self, rows: Iterable[ComparedRow], skipped: Sequence[str] = ()) -> None:
+        super().__init__(rows)
+        self.skipped = list(skipped)
 
-    @overload
-    def __getitem__(self, index: int) -> ComparedRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ComparedRow]: ...
-    def __getitem__(self, index: int | slice) -> ComparedRow | list[ComparedRow]:
-        return self.rows[index]
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    @property
+    def rows(self) -> list[ComparedRow]:
+        """The rows as a plain list."""
+        return list(self)
 
     @property
     def best(self) -> ComparedRow:
         """The row with the best rate; IndexError where nothing has a rate."""
-        return self.rows[0]
+        return self[0]
 
     @property
     def table(self) -> Table:
         """The rows as they are shown."""
-        rows = [(*row[:5], row.error, row.positions) for row in self.rows]
+        rows = [(*row[:5], row.error, row.positions) for row in self]
         note = "\n".join(f"left out: {reason}" for reason in self.skipped)
         return Table("", HEAD, rows, note, decimals=4)
 
@@ -80,7 +74,7 @@ class Comparison(Sequence[ComparedRow]):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary for each row."""
-        return [row._asdict() for row in self.rows]
+        return [row._asdict() for row in self]
 
     def to_polars(self) -> "pl.DataFrame":
         """The rows as a Polars data frame."""

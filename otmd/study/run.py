@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import polars as pl
 
@@ -32,7 +33,7 @@ from otmd.study.rows import (
     position_rows,
     process,
 )
-from otmd.study.runner import Bar, available_cpus, finish_run
+from otmd.study.runner import Bar, finish_run
 
 RESULTS = "results.parquet"
 LAYOUT = Layout(
@@ -138,7 +139,7 @@ def measure(
         raise wrong_type("dataset", dataset, expected)
     if len(dataset) == 0:
         raise wrong("dataset", "no positions", "at least one")
-    workers = available_cpus() if workers is None else validate_count("workers", workers)
+    workers = joblib.cpu_count() if workers is None else validate_count("workers", workers)
     if device is not None:
         check_device(device)
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)

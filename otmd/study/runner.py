@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import joblib
 import polars as pl
 
 from otmd.kernel import every_kernel_compiled
@@ -42,13 +43,6 @@ class Bar(NamedTuple):
     total: int
     shown: bool
     size: Callable[[pl.DataFrame], int] = lambda _: 1
-
-
-def available_cpus() -> int:
-    """Number of CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def finish_run(
@@ -112,8 +106,6 @@ def run_jobs(
     Jobs are drawn as workers become free. One worker is this process, unless another backend of joblib is
     configured. RuntimeError for a worker process that ends before its work does.
     """
-    import joblib
-
     backend, _ = joblib.parallel.get_active_backend()
     is_configured = type(backend).__name__ != "LokyBackend"
     if workers == 1 and not is_configured:
@@ -137,8 +129,6 @@ def run_jobs(
 @contextmanager
 def _processes() -> Iterator[None]:
     """Configure joblib's processes, with one thread each, since they share the CPUs."""
-    import joblib
-
     before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update(WORKER_ENVIRONMENT)
     try:

@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import polars as pl
 
@@ -22,7 +23,7 @@ from otmd import __version__
 from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.runner import Bar, available_cpus, compute_parts
+from otmd.study.runner import Bar, compute_parts
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
@@ -107,7 +108,7 @@ def run_sweep(
     with store.held():
         stored = {key: table for key in keys if (table := store.read(key)) is not None}
         left = lambda tables: ((key, (key, tasks[key])) for key in keys if key not in tables)  # noqa: E731
-        most = min(workers or available_cpus(), len(keys))
+        most = min(workers or joblib.cpu_count(), len(keys))
         bar = Bar(sweep.function.__name__, len(keys), progress)
         tables = compute_parts(work, left, stored, store, most, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")

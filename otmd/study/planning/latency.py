@@ -1,5 +1,6 @@
 """The cost of a step: times by the number of tokens that a model reads at once, and by context."""
 
+import timeit
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -137,11 +138,11 @@ def _verification(vocab_size: int) -> float:
     rng = np.random.default_rng(0)
     logits = rng.normal(0.0, 3.0, (2, vocab_size))
     drafts = 4
-    seconds = []
-    for _ in range(REPEATS + 2):
-        begun = perf_counter()
+
+    def verify() -> None:
         p, q = Processing()(logits)
         law = Stratified(q, drafts)
         Preference().prepare(p, law).verify(law.sample(rng=rng), rng=rng)
-        seconds.append((perf_counter() - begun) / drafts)
-    return float(np.median(seconds[2:]))
+
+    seconds = timeit.repeat(verify, number=1, repeat=REPEATS + 2)
+    return float(np.median(seconds[2:])) / drafts

@@ -36,13 +36,6 @@ class FirstLevel(NamedTuple):
 UNKNOWN = FirstLevel(np.nan, np.nan, np.nan, np.nan, [])
 
 
-class Fitted(NamedTuple):
-    """The value of a choice on the fitting half, and the cost of its step."""
-
-    value: float
-    cost: float
-
-
 class Row(NamedTuple):
     """A rule within a budget, with the choice that was best on the fitting half of the prompts.
 
@@ -214,31 +207,34 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     rows = []
     keys = [*(key for key, _ in evidence.first_levels), *evidence.trees]
     for rule in dict.fromkeys(rule for rule, *_ in keys):
-        fitted: dict[Choice, Fitted] = {}
+        fitted: dict[Choice, float] = {}
         for choice in evidence.choices(rule, budgets):
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
-            cost = latency.step(choice.shape, choice.budget) if latency else 1.0
-            fitted[choice] = Fitted(_ratio(tokens, steps) / cost, cost)
+            fitted[choice] = _ratio(tokens, steps) / _cost(choice, latency)
         previous = None
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equally good trees, the smaller one.
             best = max(
-                within, key=lambda choice: (fitted[choice].value, -choice.drafts), default=previous
+                within, key=lambda choice: (fitted[choice], -choice.drafts), default=previous
             )
             if best is not None and best != previous:
                 previous = best
-                rows.append(_row(evidence, rule, budget, best, fitted))
+                rows.append(_row(evidence, rule, budget, best, fitted, latency))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
 
 
-def _equal_temperatures(best: Choice, fitted: Mapping[Choice, Fitted]) -> list[float]:
+def _cost(choice: Choice, latency: Latency | None) -> float:
+    return latency.step(choice.shape, choice.budget) if latency else 1.0
+
+
+def _equal_temperatures(best: Choice, fitted: Mapping[Choice, float]) -> list[float]:
     """The draft temperatures with which a choice has the same value, in ascending order."""
     return sorted(
         choice.draft_temperature
-        for choice, (value, _) in fitted.items()
+        for choice, value in fitted.items()
         if choice._replace(draft_temperature=best.draft_temperature) == best
-        and np.isclose(value, fitted[best].value, 1e-9)
+        and np.isclose(value, fitted[best], 1e-9)
     )
 
 
@@ -247,10 +243,15 @@ def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
 
 
 def _row(
-    evidence: Evidence, rule: str, budget: int, choice: Choice, fitted: Mapping[Choice, Fitted]
+    evidence: Evidence,
+    rule: str,
+    budget: int,
+    choice: Choice,
+    fitted: Mapping[Choice, float],
+    latency: Latency | None,
 ) -> Row:
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
-    cost = fitted[choice].cost
+    cost = _cost(choice, latency)
     mean = _ratio(tokens, steps)
     without = jackknife.left_out(tokens, steps) / cost
     low, high = jackknife.interval(mean / cost, without)
@@ -276,7 +277,7 @@ def _row(
         **first._asdict(),
         by_domain=by_domain,
         without=without,
-        fitted=fitted[choice].value,
+        fitted=fitted[choice],
     )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import polars as pl
 
@@ -20,7 +21,7 @@ from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.texts import Text
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
-from otmd.study.runner import Bar, available_cpus, finish_run
+from otmd.study.runner import Bar, finish_run
 
 LAYOUT = Layout(
     read_parquet,
@@ -120,7 +121,7 @@ def probs_table(
                 yield name, Job(i, text.tokens, *dataset.arrays(text.rows), dataset.kind)
 
     bar = Bar("planning: texts", len(texts), progress)
-    most = min(workers or available_cpus(), len(texts))
+    most = min(workers or joblib.cpu_count(), len(texts))
     return finish_run(partial(text_table, settings), left, store, most, bar)
 
 
