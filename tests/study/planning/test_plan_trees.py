@@ -30,9 +30,6 @@ from otmd.study.planning.tree_choices import (
 )
 from otmd.trees import (
     TableModel,
-    TokenLevel,
-    TokenTree,
-    block_efficiency,
 )
 
 VOCAB, LENGTH, LEVELS, WIDTH = 4, 9, 3, 3
@@ -168,42 +165,6 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
 
 def emission_probs(verifier: otmd.Verifier, p, law: otmd.DraftLaw, token: int, **options):
     return verifier.prepare(p, law).emission_probs(token, **options)
-
-
-def slots_of_rejection(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
-    """P(a token is accepted as draft i | it is emitted), recursive rejection of n distinct drafts."""
-    known: dict[Tokens, dict[int, np.ndarray]] = {}
-    for context in {text[:t] for text in texts for t in range(len(text))}:
-        p, q = target(context), draft(context)
-        known[context] = {}
-        for n in counts:
-            law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros((VOCAB, n))
-            for tokens, prob in zip(*law.enumerate(), strict=True):
-                emitted = prob * prepared.conditional_law(tokens)[tokens]
-                drafted[tokens, range(tokens.size)] += emitted
-            known[context][n] = drafted / p[:, None]
-    return {
-        n: [np.array([known[text[:t]][n][y] for t, y in enumerate(text)]) for text in texts]
-        for n in counts
-    }
-
-
-@pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
-def test_static_trees_of_recursive_rejection(kind: str) -> None:
-    """The first step is as long as on the decoder's own tree."""
-    target, draft = models(kind, 11)
-    texts = list(product(range(VOCAB), repeat=LEVELS))
-    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    slots = slots_of_rejection(target, draft, texts, range(1, 4))
-    grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
-    for choice in grown.choices((1, 2, 4, 6)):
-        assert choice.draft_temperature == 0.7
-        tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
-        rule = TokenLevel(otmd.RecursiveRejection())
-        exact = block_efficiency(rule, target, tree).value
-        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
-        assert found == pytest.approx(exact, abs=1e-12)
 
 
 WITH_REPLACEMENT = {
