@@ -106,17 +106,6 @@ def test_solve_in_json(capsys):
     assert "k-sequential" not in answer["verifiers"]
 
 
-@pytest.mark.parametrize(
-    ("law", "expected"), [("greedy", 5 / 6), ("hub", 5 / 6), ("conditional-poisson", 1)]
-)
-def test_solve_with_other_laws(law, expected, capsys):
-    assert main(["solve", *THIRDS, "--law", law, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["optimal"] == pytest.approx(expected)
-    cut = 1 + answer["subset_target_mass"] - answer["subset_containment"]
-    assert cut == pytest.approx(answer["optimal"])
-
-
 def test_solve_reads_files(tmp_path, capsys):
     p, q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
     np.save(tmp_path / "p.npy", p)
@@ -296,33 +285,6 @@ def test_measure_in_json_and_its_default_folder(dump, capsys):
     assert answer["groups"][0]["gap"] == pytest.approx(0, abs=1e-12)
     assert answer["results"] == str(dump.with_name("toy-results") / "results.parquet")
     assert Path(answer["results"]).exists()
-
-
-def test_other_settings_in_the_same_folder_are_one_line(results, dump, capsys):
-    assert main(["measure", str(dump), "--output", str(results), "--quiet"]) == 1
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "other settings" in err
-
-
-def test_a_corrected_command_may_use_the_folder_of_one_that_measured_nothing(tmp_path, capsys):
-    probs = np.full((3, 4), 0.25)
-    np.savez(tmp_path / "dump.npz", target_probs=probs, draft_probs=probs)
-    arguments = ["measure", str(tmp_path / "dump.npz"), "--num-drafts", "2", "--workers", "1"]
-    assert main([*arguments, "--temperature", "0.7", "--quiet"]) == 1
-    assert "dataset of probabilities" in capsys.readouterr().err
-    assert main([*arguments, "--quiet"]) == 0
-
-
-def test_overwrite_replaces_a_measurement_and_nothing_else(dump, tmp_path, capsys):
-    arguments = ["measure", str(dump), "--output", str(tmp_path), "--workers", "1", "--quiet"]
-    assert main([*arguments, "--law", "greedy", "--num-drafts", "2"]) == 0
-    (tmp_path / "notes.txt").write_text("mine")
-    arguments += ["--law", "hub", "--num-drafts", "2"]
-    assert main(arguments) == 1
-    assert main([*arguments, "--overwrite"]) == 0
-    assert set(pl.read_parquet(tmp_path / "results.parquet")["law"]) == {"Hub"}
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_every_law_is_measured_and_the_closing_lines_rank_them(dump, tmp_path, capsys):

@@ -106,25 +106,6 @@ def test_processing_is_given_by_options(tmp_path, capsys):
     assert "3 rows have a draft of draft probability zero" in capsys.readouterr().out
 
 
-def test_the_order_of_the_cuts_is_an_option(tmp_path, capsys):
-    path = write(tmp_path / "run.jsonl", [{"target_logits": [3.0, 2.0, 1.0], "output_token": 1}])
-    command = ["audit", path, "--target-temperature", "0.5", "--target-top-p", "0.8"]
-    assert main(command) == 3
-    assert main([*command, "--target-order", "llama.cpp"]) == 4
-    assert main([*command, "--target-order", "top_k,top_p,min_p,temperature"]) == 4
-    capsys.readouterr()
-    assert main([*command, "--draft-order", "llama"]) == 2
-    assert "--draft-…: order: got 'llama', expected one of trans" in capsys.readouterr().err
-
-
-def test_equal_seeds_give_equal_reports(sound, capsys):
-    reports = []
-    for seed in ("1", "1", "2"):
-        assert main(["audit", sound, "--seed", seed]) == 0
-        reports.append(capsys.readouterr().out)
-    assert reports[0] == reports[1] != reports[2]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

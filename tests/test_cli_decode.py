@@ -27,15 +27,15 @@ def tiny(monkeypatch) -> LanguageModel:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--paths", "2", "--likeliest", "4"], "--paths and --likeliest: got both"),
+        (["--paths", "2", "--most-likely", "4"], "--paths and --most-likely: got both"),
         (["--law", "hub"], "--law: got 'hub' without --branching"),
-        (["--branching", "2", "--depth", "3"], "--depth: got it beside --branching"),
+        (["--branching", "2", "--depth", "3"], "--depth: got it with --branching"),
         (["--branching", "2,x"], "--branching: got 'x'"),
         (["--branching", "3-5,2"], "--branching: got '3-5', expected numbers such as 3,2,1"),
         (["--branching", "2", "--law", "odd"], "--law: got 'odd'"),
         (["--rule", "odd"], "--rule: got 'odd'"),
         (["--paths", "2", "--rule", "block-verification"], "does not serve this tree"),
-        (["--likeliest", "4", "--rule", "k-sequential"], "does not serve this tree"),
+        (["--most-likely", "4", "--rule", "k-sequential"], "does not serve this tree"),
         (["--prompt", ""], "--prompt: got an empty text"),
         (["--top-p", "2"], "top_p: got 2"),
         (["--temperature", "-1"], "--temperature"),
@@ -79,7 +79,7 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "8", "--quiet"]
     assert main([*arguments, "--figure", str(tmp_path / "a.png")]) == 0
     out = capsys.readouterr().out
-    assert "likeliest 12, depth 4" in out
+    assert "most likely 12, depth 4" in out
     assert "target-only" in out
     assert "1 prompts, 3 times" in out
     assert "95% interval" in out

@@ -230,6 +230,9 @@ PLAIN = [
     "otmd/registry.py",
     "otmd/tensors",
     "otmd/transport",
+    "otmd/study",
+    "otmd/storage",
+    "otmd/cli",
 ]
 ODD_WORDS = re.compile(
     r"(?<![a-z])((un)?likeliest|chances?|beside|wanted|output law|other half)(?![a-z])", re.I

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import joblib
 import polars as pl
 
 from otmd.storage.parquet import write_parquet
@@ -61,15 +62,14 @@ def run(
             file=sys.stderr,
         )
     with ExitStack() as stack:
-        executor = None
         if chosen.scheduler:
             from distributed import Client
 
             try:
-                client = stack.enter_context(Client(chosen.scheduler))
+                stack.enter_context(Client(chosen.scheduler))
             except OSError as error:
                 parser.error(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
-            executor = client.get_executor()
-        table = run_sweep(sweep, parts, chosen.workers, executor, progress=not chosen.quiet)
+            stack.enter_context(joblib.parallel_config(backend="dask"))
+        table = run_sweep(sweep, parts, chosen.workers, progress=not chosen.quiet)
     write_parquet(chosen.output, table)
     return table

@@ -6,7 +6,7 @@
     python experiments/sequences/plan_against_decoding.py runs/more-skip runs/more-ngram --repeats 1 \
         --rules rrs k-seq-paths preference-paths
     otmd collect runs/texts-paths --consecutive 48 --per-domain 4 --draft skip:13,15,17 --paths 10
-    python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules likeliest
+    python experiments/sequences/plan_against_decoding.py runs/texts-paths --rules most-likely
 
 The estimates are those of ``otmd plan``. The same prompts are decoded with the same trees. A decoded step
 counts only if it begins where the estimate counts steps. Prints a table for each dataset, with 95% intervals
@@ -39,7 +39,7 @@ from otmd.trees import IIDPaths, MostLikelyTree, TokenLevel, TokenTree, TreeLaw
 
 DEPTH = 6
 # The tree of the eight likeliest nodes is the same, however many more than eight were grown.
-LIKELIEST = "likeliest", Choice("", 1.0, (8,) * DEPTH, 8)
+LIKELIEST = "most-likely", Choice("", 1.0, (8,) * DEPTH, 8)
 Ways = Sequence[tuple[str, Choice]]
 WAYS: Ways = (
     ("certain-tree", Choice("", 1.0, (4, 2, 1))),
@@ -74,7 +74,7 @@ def estimates(dataset, ways: Ways, workers: int) -> tuple[Evidence, int]:
     table = probs_table(dataset, texts, settings, parts, workers, True)
     cut_at = longest_text(dataset.metadata, texts)
     paths = most_likely_trees(dataset, texts, DEPTH)
-    trees = {("likeliest", "", 1.0): paths} if paths else {}
+    trees = {("most-likely", "", 1.0): paths} if paths else {}
     bounds = ceilings(dataset, texts, settings)
     return Evidence(table, bounds, texts, cut_at, DEPTH, trees), cut_at
 

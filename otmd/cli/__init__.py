@@ -14,7 +14,12 @@ from typing import Any
 from otmd.storage.files import one_line
 
 INSTALL = 'pip install -e ".[{}]" in a clone of otmd'
-OK, FAILED, USAGE, FAULT_FOUND, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK = 0
+FAILED = 1
+USAGE = 2
+FAULT_FOUND = 3
+INCONCLUSIVE = 4
+INTERRUPTED = 130
 
 
 class UsageError(Exception):

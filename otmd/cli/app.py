@@ -37,8 +37,8 @@ def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
         apart = not line.strip() or " : " in line or line.startswith("---")
         return line if apart else len(line) - len(line.lstrip())
 
-    found = groupby((inspect.getdoc(function) or "").splitlines(), paragraph)
-    joined = (" ".join([first, *map(str.strip, rest)]) for _, (first, *rest) in found)
+    blocks = groupby((inspect.getdoc(function) or "").splitlines(), paragraph)
+    joined = (" ".join([first, *map(str.strip, rest)]) for _, (first, *rest) in blocks)
     function.__doc__ = "\n".join(joined)
     return function
 

@@ -52,13 +52,13 @@ def audit(
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before
-        them decides (n-grams, the argmax, a tree of the likeliest tokens).
+        them decides (n-grams, the argmax, a tree of the most likely tokens).
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
         A run passes only if a bias of this size (total variation) would have been found with probability 0.9.
     top : int
-        For top-then: how many of the likeliest tokens are always drafted.
+        For top-then: how many of the most likely tokens are always drafted.
     target_temperature : float
         For recorded logits: what the engine divided the target's logits by. Leave out the target and draft
         options if rows hold probabilities, or their own settings.
@@ -70,14 +70,14 @@ def audit(
     from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.audit.samples import MAKERS
     from otmd.laws import TopThen
-    from otmd.study.page import Table
+    from otmd.study.table import Table
 
-    known = [*MAKERS, "top-then"]
-    if law not in known:
-        raise UsageError(f"--law: got {law!r}, expected one of {', '.join(known)}")
+    laws = [*MAKERS, "top-then"]
+    if law not in laws:
+        raise UsageError(f"--law: got {law!r}, expected one of {', '.join(laws)}")
     if not SMALLEST_FALSE_ALARM <= false_alarm <= 0.25:
-        wanted = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
-        raise UsageError(f"--false-alarm: got {false_alarm}, expected {wanted}")
+        expected = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
+        raise UsageError(f"--false-alarm: got {false_alarm}, expected {expected}")
     if not 0 < bias < 1:
         raise UsageError(f"--bias: got {bias}, expected a number between 0 and 1")
     target = _processing(
@@ -86,7 +86,7 @@ def audit(
     draft = _processing(
         "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
     )
-    found = recorded_run(
+    result = recorded_run(
         file,
         partial(TopThen, top=top) if law == "top-then" else law,
         false_alarm,
@@ -97,21 +97,21 @@ def audit(
     )
     listed = [
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
-        for x in found.tables
+        for x in result.tables
     ]
     about = {
-        "recorded run": f"{file}, {found.num_rows:,} rows",
-        "law of the drafts": found.law,
+        "recorded run": f"{file}, {result.num_rows:,} rows",
+        "law of the drafts": result.law,
         "target": str(target or "as the rows say"),
         "draft": str(draft or "as the rows say"),
         "false alarms": f"with probability {false_alarm:g} at most",
         "bias": f"{bias:g}, which a PASS must have been able to find with probability 0.9",
         "seed": str(seed),
     }
-    pages.write(f"Audit of {file.name}", found.said, listed, about, listed[0])
+    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
     # Printed last, so that `otmd audit … | head` still writes the pages.
-    print(json.dumps(found.to_dict(), indent=1) if json_output else found)
-    return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[found.outcome]
+    print(json.dumps(result.to_dict(), indent=1) if json_output else result)
+    return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
 
 def _processing(side: str, *options: Any) -> "Processing | None":

@@ -55,7 +55,7 @@ def collect(
         Sample answers of this many tokens and store every position of them, as `otmd plan` needs it; takes
         the place of --positions and --max-new-tokens.
     paths : int
-        Also store the draft's likeliest paths after every position, as EAGLE-2 grows them, this many at each
+        Also store the draft's most likely paths after every position, as EAGLE-2 grows them, this many a
         level (EAGLE has 10, SGLang 4), so that `otmd plan` ranks such trees. Takes a few times as long.
     path_length : int
         How many levels these paths have.
@@ -92,9 +92,9 @@ def collect(
             overwrite=overwrite,
             progress=show,
         )
-    found = {"dataset": str(output), "positions": len(dataset), "prompts": len(chosen)}
     if json_output:
-        print(json.dumps(found | {"vocab_size": dataset.vocab_size}))
+        counts = {"positions": len(dataset), "prompts": len(chosen)}
+        print(json.dumps({"dataset": str(output), **counts, "vocab_size": dataset.vocab_size}))
     else:
         print(
             f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
 RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *PATH_RULES)
-DEFAULT_DEPTH, DEFAULT_LIKELIEST = 4, 12
+DEFAULT_DEPTH = 4
+DEFAULT_MOST_LIKELY = 12
 # The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
 DEFAULT_RULES = {
     "paths": "k-sequential",
@@ -50,13 +51,11 @@ def decode(
     branching: str | None = None,
     law: str | None = None,
     top: o.Top = 1,
-    likeliest: PositiveInt | None = None,
+    most_likely: PositiveInt | None = None,
     depth: PositiveInt | None = None,
     rule: str | None = None,
     temperature: NonNegativeFloat = 1.0,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     max_new_tokens: o.MaxNewTokens = 96,
     repeats: PositiveInt = 3,
     seed: o.Seed = 0,
@@ -83,8 +82,8 @@ def decode(
         Tree with this many drafts at each node, level by level, such as 3,2,1, drawn by --law.
     law : str
         The law of the drafts in a --branching tree, as for otmd measure; without-replacement unless given.
-    likeliest : int
-        Tree of this many tokens on the draft's likeliest paths, at most --depth long. 12 is the default.
+    most_likely : int
+        Tree of this many tokens on the draft's most likely paths, at most --depth long. 12 is the default.
     depth : int
         The length of the longest path; 4 unless given.
     rule : str
@@ -104,11 +103,11 @@ def decode(
     from otmd.models.progress import progress_bar
     from otmd.models.prompts import prompt_tokens
 
-    processing = o.processing("", temperature, top_k, top_p, None, order)
+    processing = cuts.at(temperature)
     figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, expected one to go on from")
-    tree = read_tree(paths, branching, law, likeliest, depth, top)
+    tree = read_tree(paths, branching, law, most_likely, depth, top)
     named_rule = read_rule(rule, tree)
     # This imports torch, so the options are checked first.
     from otmd.models.collection import held_out_corpus
@@ -126,7 +125,7 @@ def decode(
     texts: list[dict[str, Decoded]] = []
     total = len(chosen) * repeats
     try:
-        tokens = [prompt_tokens(model.tokenizer, one) for one in chosen]
+        tokens = [prompt_tokens(model.tokenizer, item) for item in chosen]
         with progress_bar("decoding", total, progress) as update:
             for repeat in range(repeats):
                 for text in models.decode_in_turn(
@@ -172,19 +171,19 @@ def _report(
     texts = texts[: repeats * len(prompts)]
     costs = decoding_costs(texts, repeats)
     shown = [
-        {"prompt": one.id, "texts": {k: model.tokenizer.decode(v.tokens) for k, v in text.items()}}
-        for one, text in zip(prompts, texts if show else (), strict=False)
+        {"prompt": item.id, "texts": {k: model.tokenizer.decode(v.tokens) for k, v in text.items()}}
+        for item, text in zip(prompts, texts if show else (), strict=False)
     ]
     if json_output:
         answer = {"target": model.backend, "repeats": repeats, "ways": decoding_json(costs)}
         answer |= {"texts": shown} if show else {}
         print(json.dumps(answer | {"figures": [str(path) for path in figures]}, indent=1))
     else:
-        for one in shown:
-            for name, text in one["texts"].items():
+        for item in shown:
+            for name, text in item["texts"].items():
                 # Control characters could change the terminal's state.
-                safe = "".join(own if own.isprintable() or own == "\n" else "�" for own in text)
-                print(f"--- {one['prompt']}, {name}\n{safe}\n")
+                safe = "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
+                print(f"--- {item['prompt']}, {name}\n{safe}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
@@ -211,14 +210,14 @@ def read_tree(
     paths: int | None,
     branching: str | None,
     law: str | None,
-    likeliest: int | None,
+    most_likely: int | None,
     depth: int | None,
     top: int = 1,
 ) -> Tree:
-    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``likeliest``."""
+    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``most_likely``."""
     from otmd.trees import IIDPaths, MostLikelyTree, TokenTree
 
-    given = {"--paths": paths, "--branching": branching, "--likeliest": likeliest}
+    given = {"--paths": paths, "--branching": branching, "--most-likely": most_likely}
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)}: got both, expected one shape of tree")
@@ -226,7 +225,7 @@ def read_tree(
         raise UsageError(f"--law: got {law!r} without --branching, whose nodes it is for")
     if branching is not None:
         if depth is not None:
-            raise UsageError("--depth: got it beside --branching, which says how deep it is")
+            raise UsageError("--depth: got it with --branching, which says how deep it is")
         shape = tuple(o.counts("--branching", branching, ranges=False))
         name = law or "without-replacement"
         _, node_law = o.read_law(name, top)
@@ -236,9 +235,9 @@ def read_tree(
     if paths is not None:
         label = f"{paths} paths of {length}"
         return Tree("paths", label, length, lambda model: IIDPaths(model, paths, length))
-    budget = likeliest or DEFAULT_LIKELIEST
-    label = f"likeliest {budget}, depth {length}"
-    return Tree("likeliest", label, length, lambda model: MostLikelyTree(model, budget, length))
+    budget = most_likely or DEFAULT_MOST_LIKELY
+    label = f"most likely {budget}, depth {length}"
+    return Tree("most-likely", label, length, lambda model: MostLikelyTree(model, budget, length))
 
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
@@ -270,12 +269,12 @@ def ways_of_decoding(
     from otmd.verifiers import Preference
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
-    # The likeliest paths are those of the raw draft. At temperature 0, a node would have a single draft.
-    own = tree.kind == "likeliest" or processing.temperature == 0
+    # The most likely paths are those of the raw draft. At temperature 0, a node would have a single draft.
+    is_raw = tree.kind == "most-likely" or processing.temperature == 0
     return {
         "target alone": None,
         f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(Preference())),
         f"{tree.label}; {rule_name}": Speculation(
-            draft, tree.law, rule, Processing() if own else processing
+            draft, tree.law, rule, Processing() if is_raw else processing
         ),
     }

@@ -54,15 +54,16 @@ def demo(
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
     from otmd.study.run import LAYOUT, RESULTS
 
-    progress, started = not (quiet or json_output), time.monotonic()
+    progress = not (quiet or json_output)
+    started = time.monotonic()
     settings = {
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature),
+        "processing": o.NO_CUTS.at_each(temperature),
         "tol": TOLERANCE,
         "workers": workers,
     }
-    wanted = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
-    dataset = _dataset(output, wanted, progress)
+    sizes = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
+    dataset = _dataset(output, sizes, progress)
     results = output / "results"
     if fresh:
         Store(results, None, LAYOUT).clear()
@@ -74,8 +75,8 @@ def demo(
         summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
     )
     if json_output:
-        whole = json.loads(report_json(summary, results=str(parquet)))
-        print(json.dumps(whole | {"figures": [str(path) for path in figures]}, indent=1))
+        report = json.loads(report_json(summary, results=str(parquet)))
+        print(json.dumps(report | {"figures": [str(path) for path in figures]}, indent=1))
         return
     names = [dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")]
     print(
@@ -91,32 +92,33 @@ def demo(
     print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
 
 
-def _dataset(folder: Path, wanted: dict[str, Any], progress: bool) -> "Dataset":
+def _dataset(folder: Path, sizes: dict[str, Any], progress: bool) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
     from otmd import models
 
-    record, place = folder / "demo.json", folder / "dataset"
+    record = folder / "demo.json"
+    collected = folder / "dataset"
     if record.exists():
         try:
-            found = parse_json(record.read_text("utf-8"))
+            stored = parse_json(record.read_text("utf-8"))
         except ValueError as error:
             raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
-        if found != wanted:
+        if stored != sizes:
             raise ValueError(
-                f"--output: {folder} holds a demo of {found}, not {wanted}; name another"
+                f"--output: {folder} holds a demo of {stored}, not {sizes}; name another"
             )
         try:
-            if place.exists():
-                return models.open_dataset(place)
+            if collected.exists():
+                return models.open_dataset(collected)
         except models.DatasetError as unfinished:
             print(f"collecting again: {unfinished}", file=sys.stderr)
-    write_atomically(record, json.dumps(wanted).encode())
-    with o.kept_when_stopped(lambda: f"What was collected is kept in {place}"):
+    write_atomically(record, json.dumps(sizes).encode())
+    with o.kept_when_stopped(lambda: f"What was collected is kept in {collected}"):
         return models.collect(
-            wanted["target"],
-            wanted["draft"],
-            models.load_prompts(per_domain=wanted["per_domain"], progress=progress),
-            place,
-            positions_per_prompt=wanted["positions"],
+            sizes["target"],
+            sizes["draft"],
+            models.load_prompts(per_domain=sizes["per_domain"], progress=progress),
+            collected,
+            positions_per_prompt=sizes["positions"],
             progress=progress,
         )

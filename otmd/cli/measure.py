@@ -26,10 +26,7 @@ def measure(
     verifier: str = DEFAULT_VERIFIERS,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "1",
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
     device: str | None = None,
@@ -47,7 +44,7 @@ def measure(
         A folder that collect made, or an .npz or .safetensors file with target_logits and
         draft_logits (or target_probs and draft_probs), each (N, V).
     output : Path
-        The folder for the results; by default NAME-results beside the dataset.
+        The folder for the results; by default NAME-results next to the dataset.
     verifier : str
         Comma-separated; each is measured with the laws that it serves. Four are measured only if named:
         poisson-coupling, gumbel-list, gumbel-top, and optimal, whose rate is the optimum of every row.
@@ -62,15 +59,16 @@ def measure(
         "laws": o.read_laws(law, top),
         "verifiers": o.read_verifiers(verifier),
         "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.steps(temperature, top_k, top_p, min_p, order),
+        "processing": cuts.at_each(temperature),
         "tol": tol,
         "workers": workers,
         "device": device,
         "overwrite": overwrite,
     }
-    folder = output or o.folder_beside(dataset, "results")
+    folder = output or o.default_folder(dataset, "results")
     table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
-    results, summary = folder / RESULTS, summarise(table)
+    results = folder / RESULTS
+    summary = summarise(table)
     if json_output:
         print(report_json(summary, results=str(results)))
         return
@@ -85,6 +83,7 @@ def measure_into(
     from otmd.study import measure as run
     from otmd.study import positions_stored
 
-    said = lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"  # noqa: E731
-    with o.kept_when_stopped(said):
+    with o.kept_when_stopped(
+        lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"
+    ):
         return run(dataset, output=folder, progress=progress, **settings)

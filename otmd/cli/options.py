@@ -23,7 +23,7 @@ from otmd.storage.files import shortened, write_atomically
 if TYPE_CHECKING:
     from otmd.laws import DraftLaw
     from otmd.probabilities import Processing
-    from otmd.study.page import Table
+    from otmd.study.table import Table
 
 
 Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
@@ -55,21 +55,23 @@ Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.
 NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
 Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
 Top = Annotated[
-    NonNegativeInt, Parameter(help="For top-then: how many likeliest tokens are always drafted.")
+    NonNegativeInt,
+    Parameter(help="For top-then: how many of the most likely tokens are always drafted."),
 ]
 Tol = Annotated[
     PositiveFloat, Parameter(help="How far apart bounds of a rate without a closed form may be.")
 ]
 Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
-TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k likeliest tokens.")]
+TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k most likely tokens.")]
 TopKOrAll = Annotated[
-    NonNegativeInt | None, Parameter(help="Keep the k likeliest tokens; 0 keeps all.")
+    NonNegativeInt | None, Parameter(help="Keep the k most likely tokens; 0 keeps all.")
 ]
 TopP = Annotated[
-    float | None, Parameter(help="Keep the likeliest tokens that together have this mass.")
+    float | None, Parameter(help="Keep the most likely tokens that together have this mass.")
 ]
 MinP = Annotated[
-    float | None, Parameter(help="Keep the tokens at least this likely relative to the likeliest.")
+    float | None,
+    Parameter(help="Keep the tokens at least this likely relative to the most likely."),
 ]
 Order = Annotated[
     str | None,
@@ -132,7 +134,7 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
     """Read ``1,2,4`` as whole numbers ≥ 1; with ``ranges``, also ``1-4``, and as a set in order."""
     from otmd.laws.base import MOST_DRAFTS
 
-    found: list[int] = []
+    values: list[int] = []
     for piece in split(option, text):
         ends = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?" if ranges else r"([0-9]+)()", piece)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, 0)
@@ -141,14 +143,8 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
             raise UsageError(
                 f"{option}: got {piece!r}, expected numbers such as {example}, from 1 to {MOST_DRAFTS}"
             )
-        found += range(first, last + 1)
-    return sorted(set(found)) if ranges else found
-
-
-def steps(temperature: str, *cuts: Any) -> "list[Processing]":
-    """Read ``0.6,1`` as one processing a temperature; ``cuts`` are those of :func:`processing`."""
-    values = numbers("--temperature", temperature, float, "0.6 or 0.6,1.0")
-    return [processing("", value, *cuts) for value in dict.fromkeys(values)]
+        values += range(first, last + 1)
+    return sorted(set(values)) if ranges else values
 
 
 def processing(
@@ -182,14 +178,14 @@ def exact_number(value: Any) -> float:
 
 def numbers(option: str, text: str, read: Callable[[str], float], example: str) -> list[float]:
     """Read comma-separated numbers; an error message shows the ``example``."""
-    found = []
+    values = []
     for piece in split(option, text):
         try:
-            found.append(read(piece))
+            values.append(read(piece))
         except (ValueError, ArithmeticError) as error:
-            said = f"got {shortened(piece)!r}, expected numbers such as {example}"
-            raise UsageError(f"{option}: {said}") from error
-    return found
+            reason = f"got {shortened(piece)!r}, expected numbers such as {example}"
+            raise UsageError(f"{option}: {reason}") from error
+    return values
 
 
 def split(option: str, text: str) -> list[str]:
@@ -220,7 +216,7 @@ def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def folder_beside(dataset: Path, ending: str) -> Path:
+def default_folder(dataset: Path, ending: str) -> Path:
     """The folder for what a command makes of a dataset, unless ``--output`` names one."""
     return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
 
@@ -228,7 +224,7 @@ def folder_beside(dataset: Path, ending: str) -> Path:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Pages:
-    """The files that a command writes beside what it prints."""
+    """The files that a command writes in addition to what it prints."""
 
     html: Annotated[Path | None, Parameter(help="Write a page that needs no other file.")] = None
     markdown: Annotated[Path | None, Parameter(help="Write all tables.")] = None
@@ -243,13 +239,13 @@ class Pages:
         table: "Table",
     ) -> None:
         """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
-        from otmd.study.page import to_csv, to_html, to_markdown
+        from otmd.study.table import html_page, markdown_page
 
         about = {**about, "otmd": __version__, "made again by": shlex.join(["otmd", *sys.argv[1:]])}
         for path, text in (
-            (self.html, to_html(title, said, tables, about)),
-            (self.markdown, to_markdown(title, said, tables)),
-            (self.csv, to_csv(table)),
+            (self.html, html_page(title, said, tables, about)),
+            (self.markdown, markdown_page(title, said, tables)),
+            (self.csv, table.to_csv()),
         ):
             if path is not None:
                 write_atomically(path.absolute(), text.encode())
@@ -257,3 +253,26 @@ class Pages:
 
 
 NO_PAGES = Pages()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Cuts:
+    """The steps from logits to probabilities, but for the temperature."""
+
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    order: Order = None
+
+    def at(self, temperature: float | None) -> "Processing":
+        """The processing with these cuts at a temperature."""
+        return processing("", temperature, self.top_k, self.top_p, self.min_p, self.order)
+
+    def at_each(self, temperatures: str) -> "list[Processing]":
+        """Read ``0.6,1`` as one processing a temperature."""
+        values = numbers("--temperature", temperatures, float, "0.6 or 0.6,1.0")
+        return [self.at(value) for value in dict.fromkeys(values)]
+
+
+NO_CUTS = Cuts()

@@ -10,7 +10,6 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
-    from otmd.study.page import Table
     from otmd.study.planning.latency import Latency
 
 EXAMPLES = """
@@ -29,10 +28,7 @@ def plan(
     depth: PositiveInt = 6,
     rules: str | None = None,
     temperature: NonNegativeFloat | None = None,
-    top_k: o.TopK = None,
-    top_p: o.TopP = None,
-    min_p: o.MinP = None,
-    order: o.Order = None,
+    cuts: o.Cuts = o.NO_CUTS,
     draft_temperature: str | None = None,
     latency: Path | None = None,
     measure_latency: Path | None = None,
@@ -55,7 +51,7 @@ def plan(
         Texts of consecutive positions: a folder that collect --consecutive made, or a dump with prompt_id,
         position and token.
     output : Path
-        The folder for what is computed; by default NAME-plan beside the dataset.
+        The folder for what is computed; by default NAME-plan next to the dataset.
     tree_budget : str
         Comma-separated: the most tokens that a tree may hold.
     depth : int
@@ -77,6 +73,7 @@ def plan(
     from otmd.models import open_dataset
     from otmd.study.planning.candidates import CANDIDATES
     from otmd.study.planning.plan import DEFAULT_RULES, make_plan
+    from otmd.study.table import Table, wrapped
 
     names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
     if unknown := [name for name in names if name not in CANDIDATES]:
@@ -90,25 +87,29 @@ def plan(
         "workers": workers,
         "overwrite": overwrite,
     }
-    given = (temperature, top_k, top_p, min_p)
-    sampled = o.processing("", *given, order)
-    if any(value is not None for value in given):
-        settings["target"] = sampled
+    if temperature is not None or cuts != o.NO_CUTS:
+        settings["target"] = cuts.at(temperature)
     if draft_temperature:
-        settings["draft_temperatures"] = [own.temperature for own in o.steps(draft_temperature)]
+        temperatures = o.numbers("--draft-temperature", draft_temperature, float, "0.6 or 0.6,1.0")
+        steps = map(o.NO_CUTS.at, dict.fromkeys(temperatures))
+        settings["draft_temperatures"] = [step.temperature for step in steps]
     data = open_dataset(dataset)
     most = max(settings["budgets"])
     settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
-    folder = output or o.folder_beside(dataset, "plan")
+    folder = output or o.default_folder(dataset, "plan")
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
-        found = make_plan(data, folder, progress=not (quiet or json_output), **settings)
-    tables = found.tables()
+        result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
+    tables = result.tables()
     name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", found.said, tables, found.about, tables[0])
+    pages.write(f"Plan for {name}", result.said, tables, result.about, tables[0])
     if json_output:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
     else:
-        _show(found.said, tables[0])
+        for sentence in result.said:
+            print(wrapped(sentence), end="\n\n")
+        # The last two columns are left to --markdown and --html, which have room.
+        rows = [row[:-2] for row in tables[0].rows]
+        print(Table("", tables[0].heads[:-2], rows, wrapped(tables[0].note)))
 
 
 def _latency(
@@ -118,23 +119,10 @@ def _latency(
     from otmd.study.planning.latency import measure_latency, read_latency
 
     if given and measured:
-        raise UsageError("--latency: got it beside --measure-latency, expected one table of times")
+        raise UsageError("--latency: got it with --measure-latency, expected one table of times")
     if measured:
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)
         write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
     path = given or measured
     return read_latency(path, context) if path else None
-
-
-def _show(said: "list[str]", ranking: "Table") -> None:
-    from rich.console import Console
-
-    from otmd.study.style import print_table
-
-    console = Console()
-    for sentence in said:
-        console.print(f"{sentence}\n", highlight=False)
-    # The last two columns are left to --markdown and --html, which have room.
-    print_table(ranking._replace(title=""), console, len(ranking.heads) - 2)
-    console.print(ranking.note, style="dim", highlight=False)

@@ -39,9 +39,9 @@ def report(
         report_json,
         summarise,
     )
-    from otmd.study.page import Table
     from otmd.study.report import report_tables
     from otmd.study.summary import DEFAULT_BY
+    from otmd.study.table import Table
 
     figures = o.figures(figure)
     _refuse_other_files(results)
@@ -56,9 +56,9 @@ def report(
         "results": str(results),
         "intervals": f"{100 * confidence:g}%, jackknife over prompts with Student's t",
     }
-    own = Table("", shown.columns, shown.rows())
+    summary = Table("", shown.columns, shown.rows())
     caption, tables = report_tables(shown, confidence)
-    pages.write(f"Report on {results.stem}", [*recommendation, caption], tables, about, own)
+    pages.write(f"Report on {results.stem}", [*recommendation, caption], tables, about, summary)
     if json_output:
         print(report_json(shown, confidence, str(results)))
     else:

@@ -68,14 +68,16 @@ def solve(
 
 def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Read the target's and the draft's distribution, in the forms of :func:`solve`; neither is checked."""
-    found = _load("TARGET", target)
+    content = _load("TARGET", target)
     if draft is not None:
-        return _array("TARGET", target, found), _array("DRAFT", draft, _load("DRAFT", draft))
-    if not isinstance(found, dict):
-        raise UsageError(f"DRAFT: got nothing, expected it beside {target!r}, or a file with both")
-    if not {*FIELDS} <= {*found}:
-        raise UsageError(f"TARGET: {target} holds {sorted(found)}, expected {' and '.join(FIELDS)}")
-    first, second = (_array("TARGET", target, found[name]) for name in FIELDS)
+        return _array("TARGET", target, content), _array("DRAFT", draft, _load("DRAFT", draft))
+    if not isinstance(content, dict):
+        raise UsageError(f"DRAFT: got nothing, expected it after {target!r}, or a file with both")
+    if not {*FIELDS} <= {*content}:
+        raise UsageError(
+            f"TARGET: {target} holds {sorted(content)}, expected {' and '.join(FIELDS)}"
+        )
+    first, second = (_array("TARGET", target, content[name]) for name in FIELDS)
     return first, second
 
 
@@ -140,31 +142,30 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from rich.console import Console
+    from otmd.study.table import Table
 
-    from otmd.study.style import make_table
-
-    console = Console(highlight=False)
     tokens = answer["subset"]
     listed = ", ".join(map(str, tokens[:SHOWN_TOKENS]))
     listed += f", … ({len(tokens)} tokens)" if len(tokens) > SHOWN_TOKENS else ""
-    facts = make_table(["", ""], left=2)
-    facts.show_header = False
-    facts.add_row("drafts", f"{answer['num_drafts']} {answer['law']}, V = {answer['vocab_size']}")
-    facts.add_row("optimal α*", f"[bold]{answer['optimal']:.10f}[/bold]")
-    facts.add_row("cut H*", f"{{{listed}}}")
-    masses = answer["subset_target_mass"], answer["subset_containment"]
-    facts.add_row("", f"p(H*) = {masses[0]:.10f}, g(H*) = {masses[1]:.10f}")
-    facts.add_row("SpecTr's upper bound", f"{answer['upper_bound']:.10f}")
+    target_mass = answer["subset_target_mass"]
+    containment = answer["subset_containment"]
+    facts = {
+        "drafts": f"{answer['num_drafts']} {answer['law']}, V = {answer['vocab_size']}",
+        "optimal α*": f"{answer['optimal']:.10f}",
+        "cut H*": f"{{{listed}}}",
+        "": f"p(H*) = {target_mass:.10f}, g(H*) = {containment:.10f}",
+        "SpecTr's upper bound": f"{answer['upper_bound']:.10f}",
+    }
     if answer["k_sequential_floor"] is not None:
-        facts.add_row("K-SEQ is at least", f"{answer['k_sequential_floor']:.10f}")
-    console.print(facts)
-    console.print()
-    table = make_table(["verifier", "acceptance rate", "gap to α*, pp"])
-    for name, found in answer["verifiers"].items():
-        apart = (found["high"] - found["low"]) / 2
+        facts["K-SEQ is at least"] = f"{answer['k_sequential_floor']:.10f}"
+    for name, value in facts.items():
+        print(f"{name:20}  {value}")
+    rows = []
+    for name, rate in answer["verifiers"].items():
+        apart = (rate["high"] - rate["low"]) / 2
         # A margin that ten digits cannot show is left out.
         margin = f" ±{apart:.1e}" if apart > 5e-11 else ""
-        gap = round(100 * found["gap"], 6) + 0.0
-        table.add_row(name, f"{found['rate']:.10f}{margin}", f"{gap:.6f}")
-    console.print(table)
+        gap = round(100 * rate["gap"], 6) + 0.0
+        rows.append([name, f"{rate['rate']:.10f}{margin}", f"{gap:.6f}"])
+    print()
+    print(Table("", ["verifier", "acceptance rate", "gap to α*, pp"], rows))

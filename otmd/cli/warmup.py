@@ -19,7 +19,7 @@ FEW_TOKENS = 6
 def warmup() -> None:
     """Compile all kernels now, law by law, and keep them on disk, for example in a container image.
 
-    They are kept beside the package, or in the folder that the environment variable NUMBA_CACHE_DIR names.
+    They are kept next to the package, or in the folder that the environment variable NUMBA_CACHE_DIR names.
     """
     for name in LAWS:
         start = time.perf_counter()

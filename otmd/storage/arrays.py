@@ -1,4 +1,4 @@
-"""Read npz, npy and safetensors files of unknown origin: no pickles, no array larger than its file allows."""
+"""Read npz, npy and safetensors files of unknown origin: no pickles, no more unpacked than files may hold."""
 
 import math
 import tokenize
@@ -16,31 +16,22 @@ MOST_UNPACKED = 1 << 30
 """Bytes by which the unpacked arrays of a file may exceed it: a small crafted file can claim any size."""
 _MOST_ARRAYS = 1000
 _KINDS = "biufUS"
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-# Zipfile raises the last two for an unknown compression or a missing password.
+# Errors of zipfile (the last two for an unknown compression and a missing password), and of numpy's headers.
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_NO_ARRAY = (*_TORN, ValueError, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
 _DTYPES = {"BF16": "<u2", "U8": "u1"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FI" for size in (2, 4, 8)
 }
-# Bytes of a safetensors header: every array that it names becomes a Python object.
-_LONGEST_HEADER = 32 << 20
 _LONGEST_AXIS = 1 << 48
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Load every array of an npz file.
-
-    DatasetError if it is torn or not an npz file; ValueError for pickled objects or too much unpacked data.
-    """
-    if not zipfile.is_zipfile(path):
-        raise DatasetError(f"{path} is torn or no npz file (it is no zip archive)")
+    """Load every array of an npz file; DatasetError unless it holds numbers and texts alone."""
     try:
         # Opened here, since zipfile leaves a torn file open.
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
-            members, size = archive.infolist(), path.stat().st_size
+            members = archive.infolist()
+            size = path.stat().st_size
             unpacked = sum(member.file_size for member in members)
             if len(members) > _MOST_ARRAYS or unpacked > size + MOST_UNPACKED:
                 raise ValueError(
@@ -48,36 +39,29 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                     f"most {_MOST_ARRAYS} of {MOST_UNPACKED} bytes more than the file: store them "
                     "uncompressed (numpy.savez) or as safetensors"
                 )
-            arrays = {}
-            for member in members:
-                name = member.filename.removesuffix(".npy")
-                with archive.open(member) as packed:
-                    arrays[name] = _array(f"{path}: {shortened(name)}", packed, member.file_size)
-            return arrays
+            names = [member.filename.removesuffix(".npy") for member in members]
+            return {
+                name: _read_array(f"{path}: {shortened(name)}", archive.open(member))
+                for name, member in zip(names, members, strict=True)
+            }
     except _TORN as error:
         raise DatasetError(f"{path} is torn or no npz file ({error})") from error
 
 
 def read_npy(path: Path) -> np.ndarray:
     """Load the array of an npy file; errors as for :func:`read_npz`."""
-    with path.open("rb") as stream:
-        return _array(str(path), stream, path.stat().st_size)
+    return _read_array(str(path), path.open("rb"))
 
 
-def _array(name: str, packed: IO[bytes], size: int) -> np.ndarray:
+def _read_array(name: str, stream: IO[bytes]) -> np.ndarray:
     try:
-        version = np.lib.format.read_magic(packed)
-        if version not in _HEADERS:
-            raise ValueError(f"format {version}")
-        shape, _, dtype = _HEADERS[version](packed)
-    except (ValueError, TypeError, SyntaxError, RecursionError, tokenize.TokenError) as error:
+        with stream:
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+    except _NO_ARRAY as error:
         raise DatasetError(f"{name}: torn, or no array ({one_line(error)})") from error
-    if dtype.kind not in _KINDS or dtype.itemsize == 0:
-        raise ValueError(f"{name}: got dtype {dtype}, expected numbers or texts (no allow_pickle)")
-    if min(shape, default=0) < 0 or packed.tell() + dtype.itemsize * math.prod(shape) != size:
-        raise DatasetError(f"{name}: torn: it has {size} bytes for {dtype} of shape {shape}")
-    packed.seek(0)
-    return np.lib.format.read_array(packed, allow_pickle=False)
+    if array.dtype.kind not in _KINDS or array.dtype.itemsize == 0:
+        raise DatasetError(f"{name}: got dtype {array.dtype}, expected numbers or texts")
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +78,10 @@ class StoredArray:
 
     def rows(self, indices: np.ndarray | int) -> np.ndarray:
         """Read these rows; bfloat16 comes as the float32 of equal value."""
-        taken = np.asarray(self.raw[indices])
+        rows = np.asarray(self.raw[indices])
         if not self.bfloat16:
-            return taken
-        return (taken.astype(np.uint32) << 16).view(np.float32)
+            return rows
+        return (rows.astype(np.uint32) << 16).view(np.float32)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
@@ -107,30 +91,27 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
     """
     from safetensors import SafetensorError, safe_open
 
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-    if _LONGEST_HEADER < length < path.stat().st_size:
-        raise DatasetError(
-            f"{path}: got a header of {length} bytes, expected at most {_LONGEST_HEADER}"
-        )
     try:
         with safe_open(path, "numpy") as stored:
             slices = [(name, stored.get_slice(name)) for name in stored.offset_keys()]
-            found = [(name, each.get_dtype(), each.get_shape()) for name, each in slices]
+            entries = [(name, part.get_dtype(), part.get_shape()) for name, part in slices]
             metadata = stored.metadata() or {}
     except SafetensorError as error:
-        said = one_line(error)[:200]
-        raise DatasetError(f"{path}: torn, or no safetensors file ({said})") from error
-    arrays, at, whole = {}, 8 + length, np.memmap(path, np.uint8, "r")
-    for name, kind, shape in found:
+        reason = one_line(error)[:200]
+        raise DatasetError(f"{path}: torn, or no safetensors file ({reason})") from error
+    content = np.memmap(path, np.uint8, "r")
+    # A header behind its length in 8 bytes. The library refuses gaps, so each array begins where the one
+    # before it ends.
+    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    arrays = {}
+    for name, kind, shape in entries:
         if kind not in _DTYPES:
-            said = f"got type {shortened(kind)}, expected one of {list(_DTYPES)}"
-            raise ValueError(f"{path}: {shortened(name)}: {said}")
+            reason = f"got type {shortened(kind)}, expected one of {list(_DTYPES)}"
+            raise DatasetError(f"{path}: {shortened(name)}: {reason}")
         if len(shape) > 4 or max(shape, default=0) > _LONGEST_AXIS:
             raise DatasetError(f"{path}: {shortened(name)}: has too many axes, or too long ones")
         dtype = np.dtype(_DTYPES[kind])
-        # The library refuses gaps, so each array begins where the one before it ends.
-        end = at + dtype.itemsize * math.prod(shape)
-        raw = whole[at:end].view(dtype).reshape(shape)
-        arrays[name], at = StoredArray(raw, kind == "BF16"), end
+        end = start + dtype.itemsize * math.prod(shape)
+        arrays[name] = StoredArray(content[start:end].view(dtype).reshape(shape), kind == "BF16")
+        start = end
     return arrays, metadata

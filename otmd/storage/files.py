@@ -17,8 +17,8 @@ PART = ".otmd-part"
 # The lock of a folder, and the file that names the process that holds it.
 LOCK, HOLDER = "otmd.lock", "otmd.holder"
 _ADVICE: dict[int, str] = {
-    getattr(errno, name): told
-    for names, told in {
+    getattr(errno, name): advice
+    for names, advice in {
         "ENOSPC EDQUOT EFBIG": "Make room there and run the same again; what was finished is kept",
         "EACCES EPERM EROFS": "Choose a place that you may write to, or make this one writable",
         "ENOTDIR EEXIST": "Choose another place: a file stands where a folder would be",
@@ -41,7 +41,7 @@ class FolderLockedError(RuntimeError):
 def one_line(said: object) -> str:
     """The text of an error or of a file in one line, with control characters escaped."""
     text = " ".join(str(said).split())
-    return "".join(own if own.isprintable() else ascii(own)[1:-1] for own in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -80,8 +80,8 @@ def advice_on_failure(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _ADVICE:
             raise
-        said = f"{os.strerror(error.errno)}. {_ADVICE[error.errno]}"
-        raise OSError(error.errno, said, str(path)) from error
+        reason = f"{os.strerror(error.errno)}. {_ADVICE[error.errno]}"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def make_folder(path: Path) -> Path:
@@ -122,7 +122,8 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    holder, who = make_folder(folder) / HOLDER, ""
+    holder = make_folder(folder) / HOLDER
+    who = ""
     try:
         with advice_on_failure(folder / LOCK):
             lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)

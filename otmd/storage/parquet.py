@@ -66,8 +66,8 @@ def read_parquet(path: Path) -> "pl.DataFrame":
             raise ValueError("metadata that are no UTF-8")
         return pl.DataFrame(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        said = str(error).splitlines()[0]
-        raise ValueError(f"{path}: torn, altered or no Parquet file ({said})") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path}: torn, altered or no Parquet file ({reason})") from error
 
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:
@@ -117,8 +117,8 @@ def _check_groups(path: Path, metadata: "FileMetaData") -> None:
         group = metadata.row_group(g)
         # At a negative number of rows pyarrow ends the process.
         if group.num_rows < 0 or (group.num_rows > 0 and group.num_columns == 0):
-            told = f"a row group of {group.num_rows} rows in {group.num_columns} columns"
-            raise ValueError(f"{path}: got {told}, expected rows that are stored")
+            counts = f"a row group of {group.num_rows} rows in {group.num_columns} columns"
+            raise ValueError(f"{path}: got {counts}, expected rows that are stored")
         unpacked = stored = 0
         for c in range(group.num_columns):
             column = group.column(c)

@@ -49,11 +49,13 @@ class Store(Generic[Part]):
         layout: Layout[Part],
         overwrite: bool = False,
     ) -> None:
-        self.folder, self.layout, self.overwrite = folder, layout, overwrite
+        self.folder = folder
+        self.layout = layout
+        self.overwrite = overwrite
         self.parts = folder / layout.subfolder
         self._record = folder / (layout.record or files.LOCK)
         # If the layout has no result, this is the folder, for which is_file is false.
-        self._result = folder / layout.result
+        self.result = folder / layout.result
         self._description = json.loads(json.dumps(description))
         self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
 
@@ -87,14 +89,14 @@ class Store(Generic[Part]):
 
     def finished(self) -> bool:
         """Whether the result is there and will not be replaced because of ``overwrite``."""
-        return self._result.is_file() and not (self.overwrite and self._difference())
+        return self.result.is_file() and not (self.overwrite and self._difference())
 
     def names(self) -> list[str]:
         """Names of the parts, sorted. The files are not read, so some may be torn."""
         if not self.parts.is_dir():
             return []
-        found = (self._pattern.fullmatch(path.name) for path in self.parts.iterdir())
-        return sorted(match[1] for match in found if match)
+        matches = (self._pattern.fullmatch(path.name) for path in self.parts.iterdir())
+        return sorted(match[1] for match in matches if match)
 
     def path(self, name: str) -> Path:
         """Return the file of a part."""
@@ -124,31 +126,30 @@ class Store(Generic[Part]):
         """Remove the parts and the result, and nothing else that lies in the folder."""
         for path in map(self.path, self.names()):
             path.unlink(missing_ok=True)
-        if self._result.is_file():
-            self._result.unlink()
+        if self.result.is_file():
+            self.result.unlink()
 
     def remove_parts(self) -> None:
         """Remove the folder of the parts, with the lock. The caller holds the store."""
         shutil.rmtree(self.parts, ignore_errors=True)
 
     def _begun(self) -> bool:
-        return self._result.is_file() or bool(self.names())
+        return self.result.is_file() or bool(self.names())
 
     def _check_files(self) -> None:
         """Raise ValueError if the folder belongs to something else."""
         layout = self.layout
         if self._record.exists() or not self.folder.is_dir():
             return
-        own = {files.LOCK, files.HOLDER}
+        allowed = {files.LOCK, files.HOLDER}
         if not layout.record:
-            own |= {self.path(name).name for name in self.names()}
+            allowed |= {self.path(name).name for name in self.names()}
         elif (self.parts / files.LOCK).exists() and not self.names():
             # A run left the subfolder that was killed before it wrote its record. Parts without a record are
             # refused, since nothing says with which settings they were made.
-            own.add(layout.subfolder)
+            allowed.add(layout.subfolder)
         names = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
-        foreign = [name for name in names if name not in own]
-        if foreign:
+        if foreign := [name for name in names if name not in allowed]:
             without = f" without their {layout.record}" if layout.record else ""
             shown = files.one_line(", ".join(foreign[:3])) + ", …" * (len(foreign) > 3)
             raise ValueError(
@@ -161,10 +162,12 @@ class Store(Generic[Part]):
         if not self.layout.record or not self._record.is_file():
             return ""
         try:
-            stored = dict(json.loads(self._record.read_text("utf-8")))
-        except (ValueError, TypeError, RecursionError) as error:
-            said = f"is torn or was not written by otmd ({files.shortened(error, _LONGEST_VALUE)})"
-            return f"was begun by a run whose {self._record.name} {said}"
+            stored = dict(files.parse_json(self._record.read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            reason = (
+                f"is torn or was not written by otmd ({files.shortened(error, _LONGEST_VALUE)})"
+            )
+            return f"was begun by a run whose {self._record.name} {reason}"
         # Settings of a run that stored nothing yet do not matter.
         differing = describe_differences(stored, self._description) if self._begun() else []
         shown = differing[:_MOST_DIFFERENCES]
@@ -175,28 +178,27 @@ class Store(Generic[Part]):
 
 def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
     """List the settings that differ, in words: ``"temperature: stored 1.0, asked 0.6"``."""
-    there, here = _flat(stored), _flat(asked)
+    before = _flat(stored)
+    now = _flat(asked)
     differing = []
-    for name in {**there, **here}:
-        old, new = there.get(name, "nothing"), here.get(name, "nothing")
+    for name in {**before, **now}:
+        old = before.get(name, "nothing")
+        new = now.get(name, "nothing")
         if old != new:
-            both_lists = isinstance(old, list) and isinstance(new, list)
-            if both_lists and len(f"{old}{new}") > _LONGEST_VALUE:
-                old, new = _without(old, new), _without(new, old)
-            said = [files.shortened(own, _LONGEST_VALUE) for own in (name, old, new)]
-            differing.append("{}: stored {}, asked {}".format(*said))
+            both = isinstance(old, list) and isinstance(new, list)
+            values = (_without(old, new), _without(new, old)) if both else (old, new)
+            texts = [files.shortened(text, _LONGEST_VALUE) for text in (name, *values)]
+            differing.append("{}: stored {}, asked {}".format(*texts))
     return differing
 
 
-def _flat(nested: Any, name: str = "") -> dict[str, Any]:
-    """Name each value of nested settings by its path, as in ``processing[0].temperature``."""
-    if isinstance(nested, dict) and nested:
-        pairs = [(f"{name}.{key}" if name else key, value) for key, value in nested.items()]
-    elif isinstance(nested, list) and any(isinstance(value, dict) for value in nested):
-        pairs = [(f"{name}[{i}]", value) for i, value in enumerate(nested)]
-    else:
-        return {name: nested} if name else {}
-    return {path: own for key, value in pairs for path, own in _flat(value, key).items()}
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Name each value of nested settings by its path, as in ``target.name``."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        is_nested = isinstance(value, dict) and value
+        flat |= _flat(value, f"{prefix}{name}.") if is_nested else {f"{prefix}{name}": value}
+    return flat
 
 
 def _without(values: list[Any], others: list[Any]) -> str:

@@ -1,6 +1,6 @@
 """Rates and gaps to the optimum, measured at every position of a dataset, summarised and drawn.
 
-Names are imported when they are first used, since :func:`otmd.compare` needs no Polars. The stub beside this
+Names are imported when they are first used, since :func:`otmd.compare` needs no Polars. The stub next to this
 file lists them.
 """
 

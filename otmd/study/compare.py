@@ -1,18 +1,16 @@
 """Compare all laws and verifiers on one or many pairs of distributions: mean rates and gaps to α*."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong
 from otmd.registry import LAWS, VERIFIERS
-from otmd.study.page import Table
 from otmd.study.rows import make_settings, position_rows
+from otmd.study.table import Table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,7 +25,7 @@ class ComparedRow(NamedTuple):
     """A law, a number of drafts and a verifier, averaged over the positions that have a rate.
 
     ``error`` is the standard error of the rate, None for one position. ``bound_width`` is the width of the
-    rate's certain bounds.
+    rate's guaranteed bounds.
     """
 
     law: str
@@ -41,58 +39,42 @@ class ComparedRow(NamedTuple):
     positions: int
 
 
-@dataclass(repr=False)
-class Comparison(Sequence[ComparedRow]):
-    """The result of :func:`compare`: a sequence of :class:`ComparedRow`, best rate first, shown as a table.
+class Comparison(list[ComparedRow]):
+    """The result of :func:`compare`: a list of :class:`ComparedRow`, best rate first, shown as a table.
 
-    ``rows`` is the list of all rows. ``skipped`` names what has no rate, and why.
+    ``skipped`` names what has no rate, and why.
     """
 
-    rows: list[ComparedRow]
-    skipped: list[str]
+    def __init__(self, rows: Iterable[ComparedRow], skipped: Sequence[str] = ()) -> None:
+        super().__init__(rows)
+        self.skipped = list(skipped)
 
-    @overload
-    def __getitem__(self, index: int) -> ComparedRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ComparedRow]: ...
-    def __getitem__(self, index: int | slice) -> ComparedRow | list[ComparedRow]:
-        return self.rows[index]
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    @property
+    def rows(self) -> list[ComparedRow]:
+        """The rows as a plain list."""
+        return list(self)
 
     @property
     def best(self) -> ComparedRow:
         """The row with the best rate; IndexError where nothing has a rate."""
-        return self.rows[0]
+        return self[0]
 
-    def _shown(self) -> Iterator[Sequence[str]]:
-        """The head and the rows as texts."""
-        table = Table(
-            "", HEAD, [(*row[:5], row.error, row.positions) for row in self.rows], decimals=4
-        )
-        yield HEAD
-        for row in table.rows:
-            yield [table.shown(cell) for cell in row]
-
-    def _repr_html_(self) -> str:
-        head, *body = (map(escape, row) for row in self._shown())
-        rows = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in body)
-        said = "".join(f"<p>left out: {escape(reason)}</p>" for reason in self.skipped)
-        return f"<table><tr><th>{'</th><th>'.join(head)}</th></tr>{rows}</table>{said}"
+    @property
+    def table(self) -> Table:
+        """The rows as they are shown."""
+        rows = [(*row[:5], row.error, row.positions) for row in self]
+        note = "\n".join(f"left out: {reason}" for reason in self.skipped)
+        return Table("", HEAD, rows, note, decimals=4)
 
     def __repr__(self) -> str:
-        cells = [*self._shown()]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        form = "  ".join(
-            f"{{:{side}{width}}}" for side, width in zip("<<>>>>>", widths, strict=True)
-        )
-        lines = [form.format(*line) for line in cells]
-        return "\n".join([*lines, *(f"left out: {said}" for said in self.skipped)])
+        return str(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html()
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dictionary for each row."""
-        return [row._asdict() for row in self.rows]
+        return [row._asdict() for row in self]
 
     def to_polars(self) -> "pl.DataFrame":
         """The rows as a Polars data frame."""
@@ -133,13 +115,22 @@ def compare(
         and all verifiers. :class:`otmd.Optimal`, whose rate is α*, and the couplings take most
         of the time: at a large vocabulary, leave them out.
     tol : float
-        How far apart the certain bounds of a rate may lie where there is no closed form.
+        How far apart the guaranteed bounds of a rate may lie where there is no closed form.
 
     Raises
     ------
     ValueError
         For invalid distributions, different vocabularies, no position, or settings as in
         :func:`otmd.measure`.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> laws = ["with-replacement", "stratified"]
+    >>> otmd.compare([0.5, 0.3, 0.2], [0.3, 0.3, 0.4], 2, laws=laws, verifiers="preference")
+    law              verifier    n    rate  gap to α*  standard error  positions
+    WithReplacement  Preference  2  0.9978     0.0022               –          1
+    Stratified       Preference  2  0.9286     0.0000               –          1
     """
     p = validate_probs("target_probs", target_probs)
     q = validate_probs("draft_probs", draft_probs)
@@ -152,16 +143,16 @@ def compare(
     for target, draft in zip(p, q, strict=True):
         for row in position_rows(target, draft, settings):
             groups.setdefault((row["law"], row["verifier"], row["num_drafts"]), []).append(row)
-    rows, skipped = [], []
-    for (law, verifier, n), found in groups.items():
-        rated = np.array([[row[name] for name in AVERAGED] for row in found if "rate" in row])
+    rows = []
+    skipped = []
+    for (law, verifier, n), group in groups.items():
+        rated = np.array([[row[name] for name in AVERAGED] for row in group if "rate" in row])
         if len(rated) == 0:
-            skipped.append(f"{law} × {verifier}, n = {n}: {found[0]['status']}")
+            skipped.append(f"{law} × {verifier}, n = {n}: {group[0]['status']}")
             continue
         rate, gap, optimal, low, high = rated.mean(axis=0).tolist()
-        many = len(rated) > 1
-        error = float(rated[:, 0].std(ddof=1)) / math.sqrt(len(rated)) if many else None
-        named = (law, verifier, n, rate, gap, optimal)
-        rows.append(ComparedRow(*named, error, high - low, len(rated)))
+        count = len(rated)
+        error = float(rated[:, 0].std(ddof=1)) / math.sqrt(count) if count > 1 else None
+        rows.append(ComparedRow(law, verifier, n, rate, gap, optimal, error, high - low, count))
     rows.sort(key=lambda row: (-round(row.rate, 12), row.num_drafts))
     return Comparison(rows, skipped)

@@ -11,11 +11,11 @@ import numpy as np
 
 from otmd.models.decoding import STAGES, Decoded
 from otmd.probabilities import wrong
-from otmd.study.style import FAINT, QUIET, TWO_COLUMNS, make_table, save_figure
+from otmd.study.style import FAINT, QUIET, TWO_COLUMNS, save_figure
+from otmd.study.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
 
 # The stages of the time per token. Reading the prompt takes equally long in every way, and is left out.
 GENERATION = STAGES[1:]
@@ -91,24 +91,25 @@ def decoding_costs(texts: Sequence[Mapping[str, Decoded]], repeats: int = 1) -> 
         interval of the speed-up needs at least two.
     """
     if not texts or repeats < 1 or len(texts) % repeats:
-        got = f"{len(texts)} for {repeats} repeats" if texts else "none"
-        raise wrong("texts", got, "at least one, equally many a repeat")
+        counts = f"{len(texts)} for {repeats} repeats" if texts else "none"
+        raise wrong("texts", counts, "at least one, equally many a repeat")
     size = len(texts) // repeats
     rounds = [texts[start : start + size] for start in range(0, len(texts), size)]
     speeds = {
-        name: [_cost(name, own, SpeedUp(1.0)).tokens_per_second for own in rounds]
+        name: [_cost(name, part, SpeedUp(1.0)).tokens_per_second for part in rounds]
         for name in texts[0]
     }
     first = next(iter(speeds.values()))
-    return [_cost(name, texts, _speed_up(own, first)) for name, own in speeds.items()]
+    return [_cost(name, texts, _speed_up(speed, first)) for name, speed in speeds.items()]
 
 
-def _speed_up(own: list[float], first: list[float]) -> SpeedUp:
+def _speed_up(speeds: list[float], first: list[float]) -> SpeedUp:
     """The geometric mean of the ratios in each repeat, with Student's t interval for its logarithm."""
     from scipy.stats import t
 
-    logs = np.log(np.divide(own, first))
-    mean, repeats = float(logs.mean()), len(logs)
+    logs = np.log(np.divide(speeds, first))
+    mean = float(logs.mean())
+    repeats = len(logs)
     if repeats < 2:
         return SpeedUp(math.exp(mean))
     margin = float(t.ppf(0.975, repeats - 1) * logs.std(ddof=1) / math.sqrt(repeats))
@@ -116,10 +117,13 @@ def _speed_up(own: list[float], first: list[float]) -> SpeedUp:
 
 
 def _cost(name: str, texts: Sequence[Mapping[str, Decoded]], speed_up: SpeedUp) -> DecodingCost:
-    reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
+    reached = Counter[int]()
+    kept = Counter[int]()
+    seconds = Counter[str]()
     tokens = steps = 0
     for text in (text[name] for text in texts):
-        tokens, steps = tokens + len(text.tokens), steps + len(text.steps)
+        tokens += len(text.tokens)
+        steps += len(text.steps)
         reached.update(text.reached)
         kept.update(text.kept)
         seconds.update(text.seconds)
@@ -142,23 +146,22 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
     ]
 
 
-def print_decoding(costs: Sequence[DecodingCost], console: "Console | None" = None) -> None:
-    """Print a table with one column for each way, to stdout unless a console is given."""
-    from rich.console import Console
-
-    table = make_table(["", *(cost.name.replace("; ", "\n") for cost in costs)])
+def print_decoding(costs: Sequence[DecodingCost]) -> None:
+    """Print a table with one column for each way."""
     ups = [cost.speed_up for cost in costs]
-    table.add_row("tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs))
-    table.add_row("tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs))
-    table.add_row("speed-up", *(f"{up.mean:.2f}" for up in ups))
-    others = ("" if math.isnan(up.low) else f"{up.low:.2f} to {up.high:.2f}" for up in ups[1:])
-    table.add_row("  95% interval", "", *others)
-    table.add_row("  beside the first", "", *(up.verdict for up in ups[1:]))
-    table.add_row("accepted by depth, %", *(_depths(cost.acceptance) for cost in costs))
+    ends = ["" if math.isnan(up.low) else f"{up.low:.2f} to {up.high:.2f}" for up in ups[1:]]
+    rows = [
+        ["tokens per step", *(f"{cost.tokens_per_step:.2f}" for cost in costs)],
+        ["tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs)],
+        ["speed-up", *(f"{up.mean:.2f}" for up in ups)],
+        ["  95% interval", "", *ends],
+        ["  compared with the first", "", *(up.verdict for up in ups[1:])],
+        ["accepted by depth, %", *(_depths(cost.acceptance) for cost in costs)],
+    ]
     for stage in GENERATION:
-        times = (f"{1e3 * cost.seconds_per_token[stage]:.1f}" for cost in costs)
-        table.add_row(f"ms per token: {stage}", *times)
-    (console or Console()).print(table)
+        times = [f"{1e3 * cost.seconds_per_token[stage]:.1f}" for cost in costs]
+        rows.append([f"ms per token: {stage}", *times])
+    print(Table("", ["", *(cost.name.replace("; ", "\n") for cost in costs)], rows))
 
 
 def _depths(acceptance: list[float]) -> str:
@@ -188,17 +191,17 @@ def _bars(costs: Sequence[DecodingCost]) -> "Figure":
 
     figure = Figure(figsize=(TWO_COLUMNS, 0.9 + 0.38 * len(costs)), layout="constrained")
     axes = figure.subplots()
-    places = range(len(costs))
+    heights = range(len(costs))
     ends = [0.0] * len(costs)
     for stage in sorted(GENERATION, key=list(COLOURS).index):
         widths = [1e3 * cost.seconds_per_token[stage] for cost in costs]
-        axes.barh(places, widths, 0.62, ends, color=COLOURS[stage], label=stage, zorder=3)
+        axes.barh(heights, widths, 0.62, ends, color=COLOURS[stage], label=stage, zorder=3)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
-    for place, end, cost in zip(places, ends, costs, strict=True):
+    for place, end, cost in zip(heights, ends, costs, strict=True):
         text = f"{cost.tokens_per_second:.0f} tokens/s, {cost.tokens_per_step:.2f} a step"
-        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-        axes.annotate(text, (end, place), **beside, fontsize=7, color=QUIET)
-    axes.set_yticks(list(places), labels=[cost.name for cost in costs])
+        offset = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(text, (end, place), **offset, fontsize=7, color=QUIET)
+    axes.set_yticks(list(heights), labels=[cost.name for cost in costs])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.invert_yaxis()

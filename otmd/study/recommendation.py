@@ -6,7 +6,7 @@ import polars as pl
 
 from otmd.study.jackknife import FEW_PROMPTS
 from otmd.study.report import law_label, processing_label, verifier_label, worth_showing
-from otmd.study.summary import PROCESSING, prompt_intervals, served_by_optimal
+from otmd.study.summary import PROCESSING, prompt_intervals, with_optimal
 
 POSITION = ["domain", "prompt_id", "index"]
 
@@ -39,7 +39,8 @@ def recommend(table: pl.DataFrame, confidence: float = 0.95) -> list[str]:
         A sentence or two for each processing of which two pairs of law and verifier were measured, and a
         warning if the prompts are few.
     """
-    said, fewest = [], FEW_PROMPTS
+    said = []
+    fewest = FEW_PROMPTS
     for key, rows in table.group_by(PROCESSING, maintain_order=True):
         rated = _rated(rows)
         if len(rated) > 1:
@@ -57,14 +58,11 @@ def _rated(rows: pl.DataFrame) -> list[_Rated]:
     """Every law and verifier with a rate, ``Optimal`` included for the laws that it serves."""
     rows = worth_showing(rows.filter(pl.col("rate").is_not_null()))
     rows = rows.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
-    served = pl.col("law").is_in(served_by_optimal())
-    optimal = rows.filter(served).unique(["law", *POSITION], keep="first", maintain_order=True)
-    ends = [pl.col("optimal").alias(name) for name in ("rate", "rate_low", "rate_high")]
-    optimal = optimal.with_columns(pl.lit("Optimal").alias("verifier"), *ends)
-    rows = pl.concat([rows.filter(pl.col("verifier") != "Optimal"), optimal])
     return [
         _Rated(str(law), str(verifier), part, part["rate"].to_numpy().mean())
-        for (law, verifier), part in rows.group_by("law", "verifier", maintain_order=True)
+        for (law, verifier), part in with_optimal(rows).group_by(
+            "law", "verifier", maintain_order=True
+        )
     ]
 
 
@@ -84,10 +82,10 @@ def _sentence(rated: list[_Rated], confidence: float) -> str:
     if not simple:
         return f"{said} It needs a solver."
     optimal = max(solved, key=lambda pair: round(pair.rate, 9), default=None)
-    return said if optimal is None else f"{said} {_what_a_solver_adds(optimal, best, confidence)}"
+    return said if optimal is None else f"{said} {_gain_of_optimal(optimal, best, confidence)}"
 
 
-def _what_a_solver_adds(optimal: _Rated, best: _Rated, confidence: float) -> str:
+def _gain_of_optimal(optimal: _Rated, best: _Rated, confidence: float) -> str:
     ends = ("rate", "rate_low", "rate_high")
     both = optimal.rows.join(best.rows.select(*POSITION, *ends), on=POSITION, suffix="_simple")
     gains = both.select(
@@ -110,9 +108,6 @@ def _what_a_solver_adds(optimal: _Rated, best: _Rated, confidence: float) -> str
 
 
 def _drafts(law: str, count: int) -> str:
-    label, plural = law_label(law), "s" * (count > 1)
-    return (
-        f"{count} draft{plural} {label}"
-        if label.startswith("with")
-        else f"{count} {label} draft{plural}"
-    )
+    label = law_label(law)
+    drafts = "draft" + "s" * (count > 1)
+    return f"{count} {drafts} {label}" if label.startswith("with") else f"{count} {label} {drafts}"

@@ -1,7 +1,8 @@
-"""A summary as tables in a terminal, as tables of a page, as JSON, and as the figure of the gaps."""
+"""A summary as tables for a terminal and for a page, as JSON, and as the figure of the gaps."""
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import polars.selectors as cs
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from otmd.probabilities import wrong
 from otmd.registry import VERIFIERS
 from otmd.storage.files import one_line
 from otmd.study import style
-from otmd.study.page import Cell
-from otmd.study.page import Table as PageTable
 from otmd.study.rows import DEFAULT_LAWS, ROUNDING
 from otmd.study.summary import DEFAULT_BY, PROCESSING, with_optimal
+from otmd.study.table import Cell, Table, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,9 +30,8 @@ VERIFIER_ORDER = [
     name for entry in VERIFIERS.values() for name in (entry.class_name, *entry.reported_names)
 ]
 LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
-# Widths in characters.
-FIRST_COLUMNS, VERIFIER_COLUMN = 20, 20
-UNDEFINED = Text("undefined", style="dim")
+# Characters of the columns of n and α*, and of a verifier.
+FIRST_COLUMNS, VERIFIER_COLUMN = 18, 21
 MOST_IN_A_LINE = 5
 # Gaps span two orders of magnitude: the axis is linear up to about this many percentage points (pp), and
 # logarithmic above.
@@ -74,19 +71,8 @@ def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
     return summary if others.is_empty() else others
 
 
-def _rows(summary: pl.DataFrame) -> list[Row]:
-    """The rows worth showing, each with a label of its processing."""
-    return [
-        row | {"processing": processing_label(*(row[name] for name in PROCESSING))}
-        for row in worth_showing(summary).to_dicts()
-    ]
-
-
 def print_report(
-    summary: pl.DataFrame,
-    console: Console | None = None,
-    confidence: float = 0.95,
-    recommendation: Sequence[str] = (),
+    summary: pl.DataFrame, confidence: float = 0.95, recommendation: Sequence[str] = ()
 ) -> None:
     """Print a table for each draft law (and domain), then one of all laws, and a recommendation.
 
@@ -94,35 +80,35 @@ def print_report(
     ----------
     summary : polars.DataFrame
         From :func:`otmd.study.summarise`, grouped by its default columns, and also by ``domain`` if
-        there is to be a table for each domain. Other groups are a ValueError.
-    console : rich.console.Console, optional
-        Where to print; by default stdout.
+        there is to be a table for each domain.
     confidence : float
         The coverage of the summary's intervals, for the caption.
     recommendation : sequence of str
         Sentences of :func:`otmd.study.recommend`, printed last.
+
+    Raises
+    ------
+    ValueError
+        For a summary of other groups.
     """
-    missing = [name for name in DEFAULT_BY if name not in summary.columns]
-    if missing:
-        raise ValueError(f"summary: got no {missing}, expected it grouped by {DEFAULT_BY}")
-    console = console or Console()
-    fitting = max(1, (console.width - FIRST_COLUMNS) // VERIFIER_COLUMN)
+    if missing := [name for name in DEFAULT_BY if name not in summary.columns]:
+        raise wrong("summary", f"no {missing}", f"it grouped by {DEFAULT_BY}")
+    width = shutil.get_terminal_size().columns
     for title, rows in _sections(summary).items():
+        label = max(len(row["processing"]) for row in rows)
+        fitting = max(1, (width - label - FIRST_COLUMNS) // VERIFIER_COLUMN)
         verifiers = in_order({row["verifier"] for row in rows}, VERIFIER_ORDER)
         # As many tables as the terminal's width needs, of about equally many verifiers.
         for part in np.array_split(verifiers, -(-len(verifiers) // fitting)):
-            console.print(_table(title, rows, part.tolist()), markup=False)
-            console.print()
+            print(_matrix(title, rows, part.tolist()), end="\n\n")
     arm = f"± is the longer arm of its {100 * confidence:g}%"
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
-    console.print(Text(caption, style="dim"))
-    if "domain" not in summary.columns and (ranking := _ranking(summary)):
-        console.print()
-        style.print_table(ranking, console)
+    ranking = None if "domain" in summary.columns else _ranking(summary)
+    print("\n\n".join(filter(None, [wrapped(caption), ranking and str(ranking)])))
     for sentence in recommendation:
-        console.print(f"\n{sentence}", highlight=False, markup=False)
+        print(f"\n{wrapped(sentence)}")
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
@@ -131,60 +117,93 @@ def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = 
     Rates and gaps are fractions; undefined ones are null. ``results`` is the path of the results file.
     """
     groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
-    whole = {"results": results or None, "confidence": confidence, "groups": groups}
-    return json.dumps(whole, indent=1, ensure_ascii=False)
+    content = {"results": results or None, "confidence": confidence, "groups": groups}
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str, list[Table]]:
+    """A caption, and the tables of a page: one for each law, after one of all laws unless by domain."""
+    ranking = None if "domain" in summary.columns else _ranking(summary)
+    tables = [ranking] if ranking else []
+    interval = ("gap, pp", "low", "high")
+    heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
+    rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
+    for title, rows in _sections(summary).items():
+        cells: list[list[Cell]] = [
+            [row["processing"], row["num_drafts"], verifier_label(row["verifier"])]
+            + [_percent(row[name]) for name in rates]
+            + [row["positions"], row["undefined"]]
+            for row in rows
+        ]
+        tables.append(Table(title, heads, cells, interval=interval))
+    ends = f"low and high are the ends of its {100 * confidence:g}%"
+    return _caption(summary, ends, "undefined, at how many positions"), tables
+
+
+def _rows(summary: pl.DataFrame) -> list[Row]:
+    """The rows worth showing, each with a label of its processing."""
+    return [
+        row | {"processing": processing_label(*(row[name] for name in PROCESSING))}
+        for row in worth_showing(summary).to_dicts()
+    ]
 
 
 def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
     """The rows worth showing, by the title of their table: a law, and a domain if there is one."""
-    rows = _rows(summary)
-    sections: dict[str, list[Row]] = {}
-    for domain in dict.fromkeys(row.get("domain") for row in rows):
-        for law in in_order({row["law"] for row in rows}, LAW_ORDER):
-            here = [row for row in rows if row["law"] == law and row.get("domain") == domain]
-            if here:
-                sections[law_label(law) + (f" · {one_line(domain)}" if domain else "")] = here
-    return sections
+    sections: dict[tuple[Any, str], list[Row]] = {}
+    for row in _rows(summary):
+        sections.setdefault((row.get("domain"), row["law"]), []).append(row)
+    domains = [*dict.fromkeys(domain for domain, _ in sections)]
+    laws = in_order({law for _, law in sections}, LAW_ORDER)
+    order = sorted(sections, key=lambda key: (domains.index(key[0]), laws.index(key[1])))
+    return {
+        law_label(law) + (f" · {one_line(domain)}" if domain else ""): sections[domain, law]
+        for domain, law in order
+    }
 
 
-def _table(title: str, rows: list[Row], verifiers: list[str]) -> Table:
-    heads = [f"{verifier_label(name)}\nrate %  gap, pp" for name in verifiers]
-    table = style.make_table(["", "n", "α* %", *heads], title)
+def _matrix(title: str, rows: list[Row], verifiers: list[str]) -> Table:
+    """Rates and gaps with a row for each processing and number of drafts, a column for each verifier."""
+    heads = ["", "n", "α* %", *(f"{verifier_label(v)}\nrate %  gap, pp" for v in verifiers)]
     lines: dict[str, dict[int, dict[str, Row]]] = {}
     for row in rows:
         line = lines.setdefault(row["processing"], {}).setdefault(row["num_drafts"], {})
         line[row["verifier"]] = row
-    for place, (label, counts) in enumerate(lines.items()):
-        if place and max(map(len, lines.values())) > 1:
-            table.add_row()
+    table: list[list[Cell]] = []
+    for label, counts in lines.items():
+        if table and max(map(len, lines.values())) > 1:
+            table.append([""] * len(heads))
         for n, cells in sorted(counts.items()):
-            known = [row for row in cells.values() if row["optimal"] is not None]
-            optimal = _with_margin(known[0], "optimal", 1) if known else UNDEFINED
+            rated = [row for row in cells.values() if row["optimal"] is not None]
+            optimal = _with_margin(rated[0], "optimal", 1) if rated else "undefined"
             partly = "*" * any(row["undefined"] and row["positions"] for row in cells.values())
-            shown = (_cell(cells.get(name)) for name in verifiers)
-            table.add_row(label * (n == min(counts)), f"{n}{partly}", optimal, *shown)
-    return table
+            shown = (_matrix_cell(cells.get(name)) for name in verifiers)
+            table.append([label * (n == min(counts)), f"{n}{partly}", optimal, *shown])
+    return Table(title, heads, table)
 
 
-def _cell(row: Row | None) -> Text:
+def _matrix_cell(row: Row | None) -> str:
     if row is None:
-        return Text("·", style="dim")
+        return "·"
     if row["rate"] is None:
-        return UNDEFINED
-    return _with_margin(row, "gap", 2, before=f"{100 * row['rate']:.1f}  ")
+        return "undefined"
+    return f"{100 * row['rate']:.1f}  {_with_margin(row, 'gap', 2)}"
 
 
-def _with_margin(row: Row, measure: str, digits: int, before: str = "") -> Text:
+def _with_margin(row: Row, measure: str, digits: int) -> str:
     """Write ``12.3 ±0.4``: percent, and the longer arm of the interval."""
-    value, low, high = row[measure], row[f"{measure}_low"], row[f"{measure}_high"]
+    value = row[measure]
+    low = row[f"{measure}_low"]
+    high = row[f"{measure}_high"]
     # Adding zero turns −0.0 into 0.0.
-    number = f"{round(100 * value, digits) + 0.0:.{digits}f}"
-    margin = "?" if low is None else f"{100 * max(value - low, high - value):.{digits}f}"
-    return Text.assemble(before, (f"{number:>{digits + 3}}", "bold"), (f" ±{margin}", "dim"))
+    number = f"{round(100 * value, digits) + 0.0:{digits + 3}.{digits}f}"
+    return (
+        f"{number} ±{'?' if low is None else f'{100 * max(value - low, high - value):.{digits}f}'}"
+    )
 
 
 def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
-    """What was measured, and the meaning of the signs in the tables."""
+    """A line on the size of the measurement, and the meaning of the signs in the tables."""
     shown = worth_showing(summary)
     positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
     caption = (
@@ -202,29 +221,7 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     return caption
 
 
-def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str, list[PageTable]]:
-    """A caption, and tables for the functions of :mod:`otmd.study.page`.
-
-    Unless the summary is grouped by domain, the first table ranks all laws.
-    """
-    ranking = None if "domain" in summary.columns else _ranking(summary)
-    tables = [ranking] if ranking else []
-    interval = ("gap, pp", "low", "high")
-    heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
-    rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
-    for title, rows in _sections(summary).items():
-        cells: list[list[Cell]] = [
-            [row["processing"], row["num_drafts"], verifier_label(row["verifier"])]
-            + [_percent(row[name]) for name in rates]
-            + [row["positions"], row["undefined"]]
-            for row in rows
-        ]
-        tables.append(PageTable(title, heads, cells, interval=interval))
-    ends = f"low and high are the ends of its {100 * confidence:g}%"
-    return _caption(summary, ends, "undefined, at how many positions"), tables
-
-
-def _ranking(summary: pl.DataFrame) -> PageTable | None:
+def _ranking(summary: pl.DataFrame) -> Table | None:
     """A table of all pairs of law and verifier at the law's largest n, best rate first."""
     rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
     steps = dict.fromkeys(row["processing"] for row in rows)
@@ -240,14 +237,13 @@ def _ranking(summary: pl.DataFrame) -> PageTable | None:
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
     # Of equal rates, a closed form comes before Optimal, which needs a solver.
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
-    heads = ["drafts", "verifier", "n", *(f"{step}, rate %" for step in steps)]
+    heads = ["drafts", "verifier", "n", *(f"{step}\nrate %" for step in steps)]
     cells: list[list[Cell]] = [
         [law_label(law), verifier_label(verifier), most[law]]
         + [_percent(pairs[law, verifier].get(step)) for step in steps]
         for law, verifier in ranked
     ]
-    title = "all laws, best rate first"
-    return PageTable(title, heads, cells, decimals=1)
+    return Table("all laws, best rate first", heads, cells, decimals=1)
 
 
 def _percent(fraction: float | None) -> float | None:
@@ -281,12 +277,11 @@ def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = 
     ValueError
         For other groups than the default, nothing to draw, or a path of another ending.
     """
-    missing = [name for name in DEFAULT_BY if name not in summary.columns]
-    if missing or "domain" in summary.columns:
-        raise ValueError(f"summary: got columns {summary.columns}, expected one by {DEFAULT_BY}")
+    if {*DEFAULT_BY} - {*summary.columns} or "domain" in summary.columns:
+        raise wrong("summary", f"columns {summary.columns}", f"one by {DEFAULT_BY}")
     drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
     if drawn.is_empty():
-        raise ValueError("summary: got no defined gap, expected at least one")
+        raise wrong("summary", "no defined gap", "at least one")
     return style.save_figure(lambda: make_figure(drawn), paths, source)
 
 
@@ -333,7 +328,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
 
 
 def _panel(
-    axes: "Axes", here: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
+    axes: "Axes", rows: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
 ) -> None:
     axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
     axes.grid(axis="y", color=style.FAINT, linewidth=0.5)
@@ -341,10 +336,10 @@ def _panel(
     axes.set_yscale("asinh", linear_width=LINEAR_PP)
     axes.set_xticks(counts)
     axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
-    present = [name for name in looks if name in set(here["verifier"])]
+    present = [name for name in looks if name in set(rows["verifier"])]
     offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
     for name, offset in zip(present, offsets, strict=True):
-        line = here.filter(pl.col("verifier") == name).sort("num_drafts")
+        line = rows.filter(pl.col("verifier") == name).sort("num_drafts")
         gap, low, high = (line[name].to_numpy() for name in ("gap", "gap_low", "gap_high"))
         axes.errorbar(
             line["num_drafts"].to_numpy() + offset,
@@ -356,7 +351,7 @@ def _panel(
             elinewidth=1.0,
             zorder=3,
         )
-    best = here.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
+    best = rows.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
     for n, alpha in best.rows():
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 

@@ -1,4 +1,4 @@
-"""What is measured, and the rows of one position: α* and every verifier's rate for each law."""
+"""Settings of a measurement, and the rows of one position: α* and every verifier's rate for each law."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Greedy, WithoutReplacement, WithReplacement
+from otmd.laws import DraftLaw
 from otmd.optimum.acceptance import optimal_rates
-from otmd.probabilities import Processing, validate_counts, validate_tol, wrong
+from otmd.probabilities import Processing, validate_counts, validate_probs, validate_tol, wrong
 from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
 from otmd.verifiers import Verifier
@@ -26,8 +26,6 @@ DEFAULT_LAWS: tuple[LawFactory, ...] = tuple(
 DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = tuple(
     entry.load() for entry in VERIFIERS.values() if entry.measured
 )
-# These laws are made once for all numbers of drafts.
-FAMILIES: tuple[LawFactory, ...] = (WithReplacement, WithoutReplacement, Greedy)
 # The columns of a measurement, in order. Polars takes the Python types as its own of 64 bits.
 SCHEMA: dict[str, type] = {
     **{"index": int, "prompt_id": str, "domain": str, "position": int},
@@ -44,6 +42,7 @@ class Settings(NamedTuple):
     """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
 
     ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
+    ``families`` names the laws of which one is made for all numbers of drafts, which saves time.
     """
 
     laws: tuple[tuple[str, LawFactory], ...]
@@ -52,9 +51,10 @@ class Settings(NamedTuple):
     processing: tuple[Processing, ...]
     tol: float
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
+    families: frozenset[str]
 
     def rows_per_position(self) -> int:
-        """How many rows a position and processing has."""
+        """Number of rows of a position and processing."""
         return sum(map(len, self.served.values()))
 
     def describe(self) -> dict[str, Any]:
@@ -100,13 +100,24 @@ def make_settings(
             f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
-    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+    families = frozenset(name for name, law in named_laws if _is_family(law))
+    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served, families)
 
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
     vocab_size = num_drafts + 62
     return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
+
+
+def _is_family(law: LawFactory) -> bool:
+    """Whether all drafts come from one distribution, whatever their number; a function may do as it likes."""
+    try:
+        structure = uniform_law(law, 2).position_structure()
+    except ValueError:
+        return False
+    is_drawn_from_one = structure.single is not None or structure.race is not None
+    return hasattr(law, "with_num_drafts") and is_drawn_from_one
 
 
 def _serving(
@@ -123,7 +134,7 @@ def _serving(
     return tuple(serving.items())
 
 
-def _found(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
+def _load(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
     """The class of a name; ValueError for a law that takes more than q and a number of drafts."""
     entry = find(argument, name, registry)
     if isinstance(entry, LawEntry) and not entry.audited:
@@ -140,26 +151,23 @@ def _named(
         entries = [entries]
     named = []
     for entry in entries:
-        if isinstance(entry, tuple):
-            name, thing = entry
-        else:
-            thing = _found(argument, entry, registry) if isinstance(entry, str) else entry
-            name = getattr(thing, "__name__", type(thing).__name__)
-        if name == "<lambda>":
-            raise ValueError(
-                f"{argument}: got a lambda, expected a name with it: ('name', lambda …)"
-            )
-        named.append((name, thing))
+        if isinstance(entry, str):
+            entry = _load(argument, entry, registry)
+        if not isinstance(entry, tuple):
+            entry = getattr(entry, "__name__", type(entry).__name__), entry
+        if entry[0] == "<lambda>":
+            raise wrong(argument, "a lambda", "a name with it: ('name', lambda …)")
+        named.append(entry)
     _distinct(argument, [name for name, _ in named])
     return tuple(named)
 
 
 def _distinct(argument: str, values: list) -> tuple:
     if not values:
-        raise ValueError(f"{argument}: got nothing, expected at least one")
+        raise wrong(argument, "nothing", "at least one")
     for i, value in enumerate(values):
         if value in values[:i]:
-            raise ValueError(f"{argument}: got {value} twice, expected each once")
+            raise wrong(argument, f"{value} twice", "each once")
     return tuple(values)
 
 
@@ -168,37 +176,49 @@ def _described(name: str, thing: Any) -> str:
     values = thing.keywords if isinstance(thing, partial) else {}
     thing = thing.func if isinstance(thing, partial) else thing
     if not hasattr(thing, "__qualname__"):
-        thing, values = type(thing), values | getattr(thing, "__dict__", {})
+        values = values | getattr(thing, "__dict__", {})
+        thing = type(thing)
     given = (f", {k}={v!r}" for k, v in sorted(values.items()) if not k.startswith("_"))
     origin = f"{thing.__module__}.{thing.__qualname__}{''.join(given)}"
-    own = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
-    return name if own else f"{name} ({origin})"
+    is_ours = origin.startswith("otmd.") and origin.rpartition(".")[2] == name
+    return name if is_ours else f"{name} ({origin})"
+
+
+def process(name: str, values: np.ndarray, kind: str, step: Processing) -> np.ndarray:
+    """Turn stored rows into probabilities in float64. Stored probabilities are only validated."""
+    if kind == "logits":
+        return step(values)
+    if step != Processing():
+        expected = "Processing() (to process probabilities, store their logarithms as logits)"
+        raise wrong("processing", f"{step} for a dataset of probabilities", expected)
+    return validate_probs(name, values)
 
 
 def position_rows(
     target_probs: np.ndarray,
     draft_probs: np.ndarray,
     settings: Settings,
-    known: Mapping[Key, Rates] = MappingProxyType({}),
+    computed: Mapping[Key, Rates] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     """Measure every law, number of drafts and verifier on one pair of valid distributions (V,).
 
-    Where a law is undefined or a verifier raises ValueError, the status says why. ``known`` has rates that
+    Where a law is undefined or a verifier raises ValueError, the status says why. ``computed`` has rates that
     were computed elsewhere. ValueError for bounds that contradict each other.
     """
     for name, law in settings.laws:
         pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
-        left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in known] for n in pairs}
-        found = {}
-        if law in FAMILIES and all(left.values()):
-            found = _rate(target_probs, draft_probs, law, left, settings.tol)
-        if not found or not all("rate" in rates for rates in found.values()):
-            for n in filter(left.get, left):
-                found |= _rate(target_probs, draft_probs, law, {n: left[n]}, settings.tol)
-        for n, own in pairs.items():
-            for label, _ in own:
-                rates = found.get((n, label)) or known[name, n, label]
-                yield {"law": name, "num_drafts": n, "verifier": label} | rates
+        left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in computed] for n in pairs}
+        left = {n: rules for n, rules in left.items() if rules}
+        rates = {}
+        if name in settings.families:
+            rates = _rate(target_probs, draft_probs, law, left, settings.tol)
+        if not all("rate" in columns for columns in rates.values()) or not rates:
+            for n, rules in left.items():
+                rates |= _rate(target_probs, draft_probs, law, {n: rules}, settings.tol)
+        for n, rules in pairs.items():
+            for label, _ in rules:
+                columns = rates.get((n, label)) or computed[name, n, label]
+                yield {"law": name, "num_drafts": n, "verifier": label} | columns
 
 
 def _rate(
@@ -209,34 +229,40 @@ def _rate(
     tol: float,
 ) -> dict[tuple[int, str], Rates]:
     """Rate the (name, verifier) pairs of some numbers of drafts; a ValueError is the status of all."""
-    counts, step = list(pairs), "undefined"
+    if not pairs:
+        return {}
+    counts = list(pairs)
+    failure = "undefined"
     try:
-        drafts, step = law(draft_probs, counts[-1]), "unrated"
+        drafts = law(draft_probs, counts[-1])
+        failure = "unrated"
         optima = np.ravel(optimal_rates(target_probs, drafts, counts).rate).tolist()
     except ValueError as error:
-        status = f"{step}: {one_line(error)}"
+        status = f"{failure}: {one_line(error)}"
         return {(n, label): {"status": status} for n in counts for label, _ in pairs[n]}
-    optimal, found = dict(zip(counts, optima, strict=True)), {}
+    optimal = dict(zip(counts, optima, strict=True))
+    rates: dict[tuple[int, str], Rates] = {}
     for label, verifier in dict.fromkeys(pair for n in counts for pair in pairs[n]):
-        own = [n for n in counts if (label, verifier) in pairs[n]]
+        served = [n for n in counts if (label, verifier) in pairs[n]]
         try:
-            bounds = np.clip(verifier.family_bounds(target_probs, drafts, own, tol), 0.0, 1.0)
+            bounds = verifier.family_bounds(target_probs, drafts, served, tol)
         except ValueError as error:
             status = f"unrated: {one_line(error)}"
-            found |= {(n, label): {"optimal": optimal[n], "status": status} for n in own}
+            rates |= {(n, label): {"optimal": optimal[n], "status": status} for n in served}
             continue
-        for n, low, high in zip(own, *np.reshape(bounds, (2, -1)).tolist(), strict=True):
+        bounds = np.reshape(np.clip(bounds, 0.0, 1.0), (2, -1)).tolist()
+        for n, low, high in zip(served, *bounds, strict=True):
             if not low <= high + ROUNDING:
                 raise ValueError(
                     f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
                     f"{type(drafts).__name__}, expected the first no larger than the second"
                 )
-            found[n, label] = rate_columns(low, high, optimal[n], tol)
-    return found
+            rates[n, label] = rate_columns(low, high, optimal[n], tol)
+    return rates
 
 
 def rate_columns(low: float, high: float, optimal: float, tol: float) -> Rates:
-    """The columns from ``optimal`` to ``status`` for a rate between two certain bounds."""
+    """The columns from ``optimal`` to ``status`` for a rate between two guaranteed bounds."""
     rate = (low + high) / 2
     wide = high - low > tol * (1 + 1e-9)
     return {

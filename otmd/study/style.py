@@ -1,4 +1,4 @@
-"""The style of figures and tables: sizes in inches as printed, and colours for the colour-blind.
+"""The style of figures: sizes in inches as printed, and colours for the colour-blind.
 
 The palette is Okabe & Ito's (2008), with a dark red in place of its yellow, which is too faint on white.
 """
@@ -14,10 +14,6 @@ from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console
-    from rich.table import Table
-
-    from otmd.study.page import Table as PageTable
 
 ONE_COLUMN = 3.4
 TWO_COLUMNS = 7.0
@@ -90,34 +86,6 @@ RC: dict[Any, Any] = {
     "savefig.dpi": 300,
     "figure.dpi": 150,
 }
-
-
-def make_table(heads: Sequence[str], title: str | None = None, left: int = 1) -> "Table":
-    """An empty table for a terminal. The first ``left`` columns are texts, the others numbers."""
-    from rich.table import Table
-    from rich.text import Text
-
-    # As Text objects, so that names from files are not read as markup.
-    shown = Text(title, style="bold") if title else None
-    table = Table(title=shown, title_justify="left", title_style="", box=None, pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(
-            Text(head),
-            justify="left" if place < left else "right",
-            vertical="bottom",
-            no_wrap=place >= left,
-        )
-    return table
-
-
-def print_table(table: "PageTable", console: "Console", columns: int | None = None) -> None:
-    """Print a table of a page, or its first ``columns``, on a terminal. Heads are broken at commas."""
-    heads = [head.replace(", ", "\n") for head in table.heads[:columns]]
-    texts = [isinstance(cell, str) for cell in table.rows[0]]
-    shown = make_table(heads, table.title, left=texts.index(False))
-    for row in table.rows:
-        shown.add_row(*map(table.shown, row[:columns]))
-    console.print(shown, markup=False)
 
 
 def figure_paths(paths: Sequence[str | Path], argument: str = "paths") -> list[Path]:

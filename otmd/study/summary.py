@@ -13,6 +13,7 @@ from otmd.verifiers import Optimal
 
 PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
 DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
+ENDS = ("", "_low", "_high")
 MEASURES = {
     "optimal": ("optimal", "optimal"),
     "rate": ("rate_low", "rate_high"),
@@ -42,7 +43,7 @@ def summarise(
         One row for each group, in the table's order: the columns of ``by``; the means ``optimal``, ``rate``
         and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
         ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
-        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' certain
+        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' guaranteed
         bounds. An interval runs from the lower end for the lower bounds to the upper end for the upper
         bounds, by the jackknife over prompts with Student's t. So it covers the variation between prompts
         and the width of the bounds. It is symmetric, so over few prompts it may end beyond 0 or 1. It is
@@ -69,36 +70,35 @@ def summarise(
     return pl.DataFrame(rows, schema=columns)
 
 
-def served_by_optimal() -> list[str]:
-    """The names in a table of the measured laws that ``Optimal`` serves."""
-    return [
+def with_optimal(table: pl.DataFrame) -> pl.DataFrame:
+    """Add rows for ``Optimal``, with gap 0, to a table or a summary where it serves and was not measured."""
+    served = [
         entry.class_name
         for entry in LAWS.values()
         if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
     ]
-
-
-def with_optimal(summary: pl.DataFrame) -> pl.DataFrame:
-    """Add a row for ``Optimal``, with gap 0, where it serves the law and was not measured."""
-    served = served_by_optimal()
-    group = ["law", *PROCESSING, "num_drafts"]
-    measured = summary.filter(pl.col("verifier") == "Optimal").select(group)
+    columns = ("domain", "prompt_id", "index", "law", *PROCESSING, "num_drafts")
+    group = [name for name in columns if name in table.columns]
+    measured = table.filter(pl.col("verifier") == "Optimal").select(group)
+    # A measurement has no ends of α*.
+    optimal = {end: f"optimal{end}" * (f"optimal{end}" in table.columns) for end in ENDS}
     added = (
-        summary.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
+        table.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
         .join(measured, on=group, how="anti", nulls_equal=True)
         .unique(group, keep="first", maintain_order=True)
         .with_columns(
             pl.lit("Optimal").alias("verifier"),
-            *(pl.col(f"optimal{end}").alias(f"rate{end}") for end in ("", "_low", "_high")),
-            *(pl.lit(0.0).alias(f"gap{end}") for end in ("", "_low", "_high")),
-            pl.lit(0.0).alias("bound_width"),
+            *(pl.col(optimal[end] or "optimal").alias(f"rate{end}") for end in ENDS),
+            *(pl.lit(0.0).alias(f"gap{end}") for end in ENDS),
         )
     )
-    return pl.concat([summary, added])
+    if "bound_width" in table.columns:
+        added = added.with_columns(bound_width=pl.lit(0.0))
+    return pl.concat([table, added])
 
 
 _SCHEMA: dict[str, Any] = {
-    **{f"{m}{end}": float for m in MEASURES for end in ("", "_low", "_high")},
+    **{f"{m}{end}": float for m in MEASURES for end in ENDS},
     **{"positions": int, "prompts": int, "undefined": int, "bound_width": float},
 }
 

@@ -9,13 +9,13 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import polars as pl
 
@@ -23,7 +23,7 @@ from otmd import __version__
 from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.pool import available_cpus, compute_parts
+from otmd.study.runner import Bar, compute_parts
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
@@ -70,7 +70,6 @@ def run_sweep(
     sweep: Sweep,
     folder: str | Path,
     workers: int | None = None,
-    executor: Executor | None = None,
     progress: bool = False,
 ) -> pl.DataFrame:
     """Compute the tasks that have no part in the folder yet.
@@ -81,7 +80,7 @@ def run_sweep(
         The function and its tasks.
     folder : str or Path
         The folder of the parts, ``<key>.parquet``. It may have parts of other sweeps as well.
-    workers, executor, progress
+    workers, progress
         As for :func:`otmd.measure`.
 
     Returns
@@ -104,14 +103,14 @@ def run_sweep(
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
         raise wrong("tasks", f"{len(keys)}, {len(set(keys))} of them different", "each once")
+    tasks = dict(zip(keys, sweep.tasks, strict=True))
+    work = partial(_rows, sweep.function, sweep.seed)
     with store.held():
-        found = ((key, store.read(key)) for key in keys)
-        tables = {key: table for key, table in found if table is not None}
-        named = zip(keys, sweep.tasks, strict=True)
-        left = [(key, (key, task)) for key, task in named if key not in tables]
-        work = partial(_rows, sweep.function, sweep.seed)
-        bar = sweep.function.__name__, len(keys), progress
-        compute_parts(work, left, tables, store, workers or available_cpus(), executor, bar)
+        stored = {key: table for key in keys if (table := store.read(key)) is not None}
+        left = lambda tables: ((key, (key, tasks[key])) for key in keys if key not in tables)  # noqa: E731
+        most = min(workers or joblib.cpu_count(), len(keys))
+        bar = Bar(sweep.function.__name__, len(keys), progress)
+        tables = compute_parts(work, left, stored, store, most, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 
@@ -127,15 +126,16 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
     FolderLockedError
         If another process is computing into the folder.
     """
-    store, copied = Store(Path(folder), None, LAYOUT), 0
+    store = Store(Path(folder), None, LAYOUT)
+    copied = 0
     with store.held():
         for source in map(Path, sources):
             if not source.is_dir():
                 raise wrong("sources", source, "a folder of a sweep")
-            other = Store(source, None, LAYOUT)
-            for key in other.names():
-                if other.read(key) is not None and store.read(key) is None:
-                    store.write(key, other.path(key).read_bytes())
+            parts = Store(source, None, LAYOUT)
+            for key in parts.names():
+                if parts.read(key) is not None and store.read(key) is None:
+                    store.write(key, parts.path(key).read_bytes())
                     copied += 1
     return copied
 
@@ -167,12 +167,12 @@ def _digest(**of: Any) -> str:
 def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]) -> pl.DataFrame:
     """Compute the rows of one task, (key, parameters)."""
     key, parameters = task
-    own = int(_digest(**parameters), 16)
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(own,)))
-    found = [dict(row) for row in function(rng, **parameters)]
-    if not found:
+    spawn_key = (int(_digest(**parameters), 16),)
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
+    rows = [dict(row) for row in function(rng, **parameters)]
+    if not rows:
         raise ValueError(f"{function.__qualname__}: gave no rows for {dict(parameters)}")
-    both = {name for row in found for name in row} & {"task", *parameters}
+    both = {name for row in rows for name in row} & {"task", *parameters}
     if both:
         raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
-    return pl.DataFrame([{"task": key, **parameters, **row} for row in found])
+    return pl.DataFrame([{"task": key, **parameters, **row} for row in rows])

@@ -168,10 +168,10 @@ def test_from_the_command_line_to_a_ranking(tiny, prompts, tmp_path, capsys) -> 
     folder = str(tmp_path / "texts")
     assert main(["collect", folder, *models, *asked, *paths]) == 0
     assert "Next: otmd plan" in capsys.readouterr().out
-    rules = ["--rules", "likeliest,static-tree,one-hot", "--depth", "5", "--workers", "1"]
+    rules = ["--rules", "most-likely,static-tree,one-hot", "--depth", "5", "--workers", "1"]
     assert main(["plan", folder, *rules, "--json", "--html", str(tmp_path / "plan.html")]) == 0
     found = json.loads(capsys.readouterr().out)["ranking"]
-    own = [row for row in found if row["rule"] == "likeliest"]
+    own = [row for row in found if row["rule"] == "most-likely"]
     assert {row["choice"]["budget"] for row in own} <= {4, 8, 16}
     assert max(len(row["choice"]["shape"]) for row in own) <= 3
-    assert "likeliest" in (tmp_path / "plan.html").read_text()
+    assert "most-likely" in (tmp_path / "plan.html").read_text()

@@ -37,9 +37,9 @@ def test_arrays_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (header("'<f8'", f"({2**60},)"), "torn: it has"),
-        (header("'<f8'", "(-1,)"), "torn: it has"),
-        (header("'<f8'", "(2,)") + bytes(8), "torn: it has"),
+        (header("'<f8'", f"({2**60},)"), "torn, or no array"),
+        (header("'<f8'", "(-1,)"), "torn, or no array"),
+        (header("'<f8'", "(2,)") + bytes(8), "torn, or no array"),
         (header("'|V0'", f"({2**60},)"), "expected numbers or texts"),
         (header("'<U0'", f"({2**60},)"), "expected numbers or texts"),
         (header("'|O'", "()") + b"cos\nsystem\n.", "allow_pickle"),
@@ -91,5 +91,5 @@ def test_bytes_that_cannot_be_unpacked(tmp_path):
     content = bytearray(path.read_bytes())
     content[40:60] = b"\xff" * 20
     path.write_bytes(content)
-    with pytest.raises(DatasetError, match="torn or no npz file"):
+    with pytest.raises(DatasetError, match="torn"):
         read_npz(path)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 
 import pytest
-from rich.console import Console
 
 from otmd.models.decoding import STAGES, Decoded
 from otmd.study import decoding_costs, decoding_json, draw_decoding, print_decoding
@@ -63,10 +61,9 @@ def test_the_interval_is_over_repeats_and_noise_is_called_noise():
         decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, repeats=2)
 
 
-def test_the_table_and_json(costs):
-    stream = io.StringIO()
-    print_decoding(costs, Console(file=stream, width=80))
-    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+def test_the_table_and_json(costs, capsys):
+    print_decoding(costs)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "tokens per step 1.00 2.00" in lines
     assert "speed-up 1.00 2.00" in lines
     assert "accepted by depth, % 50 50 50 33" in lines

@@ -96,23 +96,6 @@ def test_a_disk_that_refuses_halfway(made, tmp_path, monkeypatch, capsys, name, 
 
 
 @pytest.mark.parametrize("name", ["collect", "measure"])
-def test_a_place_where_nothing_can_be_written(made, tmp_path, monkeypatch, capsys, name):
-    (tmp_path / "file").write_text("x")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        code, said = run(command(name, made, folder), capsys)
-        assert code == FAILED
-        one_line(said, str(folder), "Choose another place")
-
-    def refuse(path: Path, *_, **__) -> None:
-        raise PermissionError(errno.EACCES, "refused", str(path))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    code, said = run(command(name, made, tmp_path / "new"), capsys)
-    assert code == FAILED
-    one_line(said, str(tmp_path / "new"), "Choose a place that you may write to")
-
-
-@pytest.mark.parametrize("name", ["collect", "measure"])
 def test_killed_while_a_second_one_asks(made, tmp_path, capsys, name):
     """The first run is stopped at its first file while the second one starts; then it is killed."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"

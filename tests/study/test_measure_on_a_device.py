@@ -12,8 +12,8 @@ from polars.testing import assert_frame_equal
 import otmd
 from otmd.models import Dataset, open_dataset
 from otmd.study import measure
+from otmd.study.device import closed_forms
 from otmd.study.rows import make_settings
-from otmd.study.run import closed_forms
 
 DEVICES = [
     "cpu",

@@ -42,21 +42,6 @@ def naive_interval(gaps: list[list[float]], quantile: float) -> tuple[float, flo
     return mean(gaps) - quantile * error, mean(gaps) + quantile * error
 
 
-def clustered(rng: np.random.Generator, prompts: int = 30, size: int = 8) -> list[list[float]]:
-    """Positions of a prompt share most of what varies; the mean over everything is 0.3."""
-    centres = 0.3 + 0.1 * rng.standard_normal(prompts)
-    return [list(centre + 0.03 * rng.standard_normal(size)) for centre in centres]
-
-
-def coverage(interval, trials: int = 400) -> float:
-    rng = np.random.default_rng(1)
-    covered = 0
-    for _ in range(trials):
-        low, high = interval(clustered(rng))
-        covered += low <= 0.3 <= high
-    return covered / trials
-
-
 def test_a_table_without_rows_is_refused(table):
     with pytest.raises(ValueError, match="table: got no rows"):
         summarise(table.clear())
@@ -77,21 +62,6 @@ def test_means_and_intervals_are_the_naive_ones():
         (0.9 - expected[1], 0.9 - expected[0])
     )
     assert (row["positions"], row["prompts"], row["undefined"]) == (15, 4, 0)
-
-
-def test_intervals_over_prompts_cover_and_those_over_positions_do_not():
-    def over_prompts(gaps):
-        row = summarise(make_table(gaps)).row(0, named=True)
-        return row["gap_low"], row["gap_high"]
-
-    def over_positions(gaps):
-        # The negative control: the same numbers, with each position as a prompt of its own.
-        return over_prompts([[gap] for prompt in gaps for gap in prompt])
-
-    # 400 trials: 95% coverage has a standard error of 1.1%.
-    assert 0.915 < coverage(over_prompts) < 0.985
-    # The coverage is so low that a quarter of the trials shows it.
-    assert coverage(over_positions, 100) < 0.65
 
 
 def test_undefined_positions_are_counted_and_left_out():
@@ -133,16 +103,6 @@ def test_groups(table):
     assert len(by_domain) == 2 * len(summary)
     coarse = summarise(table, by=["law"])
     assert coarse["positions"].sum() + coarse["undefined"].sum() == len(table)
-
-
-def test_verifiers_of_a_law_share_the_prompts_that_are_drawn(table):
-    """At one draft recursive rejection and K-SEQ are one rule, so their intervals are one too."""
-    one = summarise(table).filter(pl.col("num_drafts") == 1, pl.col("law") == "WithReplacement")
-    for _, group in one.group_by("temperature", "top_k"):
-        same = group.filter(pl.col("verifier").is_in(["RecursiveRejection", "KSequential"]))
-        low, high = same["rate_low"].to_list(), same["rate_high"].to_list()
-        assert low[0] == pytest.approx(low[1], abs=1e-12)
-        assert high[0] == pytest.approx(high[1], abs=1e-12)
 
 
 @pytest.mark.parametrize(

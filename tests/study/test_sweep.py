@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import distributed
+import joblib
 import numpy as np
 import polars as pl
 import pytest
@@ -19,8 +17,7 @@ import sweep_toys
 from polars.testing import assert_frame_equal
 from sweep_toys import GRID, deadly, draws, other_keys
 
-from otmd.models import FolderLockedError
-from otmd.storage.files import LOCK, folder_lock
+from otmd.storage.files import LOCK
 from otmd.study import Sweep, merge_sweeps, read_tasks, run_sweep
 
 WHOLE = Sweep(draws, GRID)
@@ -126,48 +123,15 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
     assert run_sweep(Sweep(deadly, tasks), tmp_path / "deadly", workers=2)["task"].n_unique() == 6
 
 
-def test_two_at_a_time_in_a_folder_are_refused(table, tmp_path) -> None:
-    """A second process would take the file that the first is writing for a leftover, and remove it."""
-    folder = tmp_path / "table"
-    with folder_lock(folder):
-        for begin in (
-            lambda: run_sweep(WHOLE, folder, workers=1),
-            lambda: merge_sweeps([tmp_path / "table"], folder),
-        ):
-            with pytest.raises(FolderLockedError, match="Wait for it"):
-                begin()
-    assert_frame_equal(run_sweep(WHOLE, folder, workers=1), table)
-
-
-def test_a_full_disk_loses_no_finished_part(table, tmp_path, monkeypatch) -> None:
-    written, fsync = [], os.fsync
-
-    def fill(descriptor: int) -> None:
-        written.append(1)
-        if len(written) > 2:
-            raise OSError(errno.ENOSPC, "full")
-        fsync(descriptor)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fill)
-        with pytest.raises(OSError, match=rf"Make room.*{tmp_path}"):
-            run_sweep(WHOLE, tmp_path / "full", workers=1)
-    kept = {part: part.stat().st_mtime_ns for part in parts(tmp_path / "full")}
-    assert len(kept) == 2
-    assert_frame_equal(run_sweep(WHOLE, tmp_path / "full", workers=1), table)
-    assert all(part.stat().st_mtime_ns == at for part, at in kept.items())
-
-
-def test_threads_and_a_cluster_agree(table, tmp_path) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        assert_frame_equal(run_sweep(WHOLE, tmp_path / "threads", 2, threads), table)
+def test_a_cluster_agrees(table, tmp_path) -> None:
     with (
         distributed.LocalCluster(
             1, processes=False, threads_per_worker=2, dashboard_address=None
         ) as cluster,
-        distributed.Client(cluster) as client,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
     ):
-        assert_frame_equal(run_sweep(WHOLE, tmp_path / "c", 2, client.get_executor()), table)
+        assert_frame_equal(run_sweep(WHOLE, tmp_path / "cluster", 2), table)
 
 
 def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
     verifier : Verifier
     variants : dict of str to callable
         Functions of (draft_probs, num_drafts) that make the law with different parameters. Empty for trees of
-        certain tokens whose nodes differ: these are read from the texts.
+        deterministic tokens whose nodes differ: these are read from the texts.
     engines : tuple of str
         The engines for serving that run it. Repositories of papers are not among them.
     chain, repeats : bool
@@ -48,36 +48,22 @@ class Candidate(NamedTuple):
 
 def _engine(name: str, title: str, *engines: str, **options: bool) -> Candidate:
     entry = CATALOGUE[name]
-    assert isinstance(entry.rule, verifiers.Verifier)
+    rule: Any = entry.rule
     assert entry.drafts is not None
     chain = entry.most_drafts == 1
-    return Candidate(title, entry.rule, {"": entry.drafts}, engines, chain, **options)
+    return Candidate(title, rule, {"": entry.drafts}, engines, chain, **options)
 
 
-def _certain(title: str, *engines: str) -> Candidate:
+def _deterministic(title: str, *engines: str) -> Candidate:
     return _engine("certain-tree", title, *engines)._replace(variants={})
 
 
 def _with_replacement(
     name: str, title: str, rule: verifiers.Verifier, all_counts: bool = False
 ) -> dict[str, Candidate]:
-    nodes = Candidate(
-        f"with replacement, {title}",
-        rule,
-        {"": WithReplacement},
-        repeats=True,
-        static=True,
-        all_counts=all_counts,
-    )
-    paths = Candidate(
-        f"independent paths, {title}",
-        rule,
-        {"": WithReplacement},
-        repeats=True,
-        paths=True,
-        all_counts=True,
-    )
-    return {name: nodes, f"{name}-paths": paths}
+    nodes = Candidate(f"with replacement, {title}", rule, {"": WithReplacement}, repeats=True)
+    paths = nodes._replace(title=f"independent paths, {title}", paths=True, all_counts=True)
+    return {name: nodes._replace(static=True, all_counts=all_counts), f"{name}-paths": paths}
 
 
 def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
@@ -96,10 +82,12 @@ CANDIDATES = {
     "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
     "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
     "certain-tree": _engine(
-        "certain-tree", "certain top-n tree, target only (EAGLE, SGLang)", "SGLang"
+        "certain-tree", "deterministic top-n tree, target only (EAGLE, SGLang)", "SGLang"
     ),
-    "static-tree": _certain("certain tokens, best static tree, target only (Medusa, EAGLE-1)"),
-    "likeliest": _certain("certain likeliest paths, target only (EAGLE-2, SGLang)", "SGLang"),
+    "static-tree": _deterministic(
+        "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
+    ),
+    "most-likely": _deterministic("most likely paths, target only (EAGLE-2, SGLang)", "SGLang"),
     "sequoia": _engine(
         "sequoia",
         "without replacement, recursive rejection (Sequoia)",

@@ -14,7 +14,7 @@ from otmd.models.dataset import Dataset
 from otmd.probabilities import FloatArray, Processing
 from otmd.study.planning.texts import Text, halves
 from otmd.study.planning.token_table import RATES_EVERY, Settings
-from otmd.study.run import process
+from otmd.study.rows import process
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
@@ -76,10 +76,12 @@ def proportional(target: FloatArray, draft: FloatArray, counts: Sequence[int]) -
     """Σ min(p, π) for π = min(1, c q) with Σ π = n, for each n."""
     order = np.argsort(-draft)
     p, q = target[order], draft[order]
-    left, bounds = np.append(q[::-1].cumsum()[::-1], 0.0), np.empty(len(counts))
+    left = np.append(q[::-1].cumsum()[::-1], 0.0)
+    bounds = np.empty(len(counts))
     support = np.count_nonzero(q)
     for i, count in enumerate(counts):
-        sure, n = 0, min(count, support)
+        n = min(count, support)
+        sure = 0
         while sure < n and q[sure] * (n - sure) >= left[sure]:
             sure += 1
         rest = np.minimum(p[sure:], q[sure:] * ((n - sure) / left[sure])) if n > sure else 0.0
@@ -102,7 +104,8 @@ def newsvendor(
     target: FloatArray, draft: FloatArray, ratios: FloatArray, counts: Sequence[int]
 ) -> FloatArray:
     """Σ min(p, π) for each n, where π follows these quantiles at the level with Σ π = n."""
-    number, q = np.digitize(draft, EDGES), np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
+    number = np.digitize(draft, EDGES)
+    q = np.where(draft > 0, np.maximum(draft, LEAST), 0.0)
     # Only likely tokens can reach π = 1.
     likely = q > LIKELY
     totals = np.bincount(number[~likely], q[~likely], EDGES.size) @ ratios

@@ -8,14 +8,15 @@ from otmd.audit import counts
 from otmd.models.dataset import Dataset
 from otmd.study.planning.texts import Text
 from otmd.study.planning.token_table import Settings, located, target_probs
-from otmd.study.run import process
+from otmd.study.rows import process
 
 # The probability, at most, that texts of the target are refused.
 FALSE_ALARM = 1e-4
 ORDERS = ("p", "p/q")
 # Random numbers of the test are not those of an engine with the same seed.
 _STREAM = 0x7E575
-_TOKENS_A_CELL, _MOST_CELLS = 20, 16
+_TOKENS_A_CELL = 20
+_MOST_CELLS = 16
 
 
 def check_texts(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> None:

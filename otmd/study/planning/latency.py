@@ -1,5 +1,6 @@
-"""What a step costs: times by the number of tokens that a model reads at once, and by context."""
+"""The cost of a step: times by the number of tokens that a model reads at once, and by context."""
 
+import timeit
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from otmd.storage.files import parse_json
 from otmd.verifiers import Preference
 
 REPEATS = 5
-WANTED = (
+TABLE_EXAMPLE = (
     '{"target": [{"tokens": 1, "context": 512, "seconds": 0.02}], "draft": […], "verification": 0}'
 )
 
@@ -74,14 +75,16 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
     try:
         content = parse_json(path.read_text("utf-8"))
         smallest = min(int(row["context"]) for row in content["target"])
-        wanted = context or smallest
-        target, draft = (_table(content[name], wanted) for name in ("target", "draft"))
+        length = context or smallest
+        target, draft = (_table(content[name], length) for name in ("target", "draft"))
         verification = float(content["verification"])
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(f"{path}: no latency table ({error!r}), expected {WANTED}") from error
-    return Latency(target, draft, verification, wanted)
+        raise ValueError(
+            f"{path}: no latency table ({error!r}), expected {TABLE_EXAMPLE}"
+        ) from error
+    return Latency(target, draft, verification, length)
 
 
 def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
@@ -133,11 +136,13 @@ def _call(model: Any, size: int, context: int) -> float:
 def _verification(vocab_size: int) -> float:
     """Median seconds that the preference rule takes for each draft, with both softmaxes, once warm."""
     rng = np.random.default_rng(0)
-    logits, drafts, seconds = rng.normal(0.0, 3.0, (2, vocab_size)), 4, []
-    for _ in range(REPEATS + 2):
-        begun = perf_counter()
+    logits = rng.normal(0.0, 3.0, (2, vocab_size))
+    drafts = 4
+
+    def verify() -> None:
         p, q = Processing()(logits)
         law = Stratified(q, drafts)
         Preference().prepare(p, law).verify(law.sample(rng=rng), rng=rng)
-        seconds.append((perf_counter() - begun) / drafts)
-    return float(np.median(seconds[2:]))
+
+    seconds = timeit.repeat(verify, number=1, repeat=REPEATS + 2)
+    return float(np.median(seconds[2:])) / drafts

@@ -10,20 +10,25 @@ from otmd import __version__
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts
 from otmd.study.jackknife import FEW_PROMPTS
-from otmd.study.page import Cell, Table
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.ranking import Evidence, Row, difference, prompts_needed, rank
+from otmd.study.planning.ranking import Evidence, Key, Row, difference, prompts_needed, rank
 from otmd.study.planning.texts import longest_text, read_texts
 from otmd.study.planning.token_table import Settings, probs_table
-from otmd.study.planning.tree_choices import certain_trees, most_likely_trees
+from otmd.study.planning.tree_choices import (
+    MostLikelyTrees,
+    StaticTrees,
+    deterministic_trees,
+    most_likely_trees,
+)
+from otmd.study.table import Cell, Table
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
 DEFAULT_RULES = tuple(name for name in CANDIDATES if name.removesuffix("-paths") not in _SLOW)
-NO_PATHS = "likeliest paths are not ranked: the dataset has none (otmd collect --paths 10)"
+NO_PATHS = "most likely paths are not ranked: the dataset has none (otmd collect --paths 10)"
 
 
 class Plan(NamedTuple):
@@ -102,7 +107,8 @@ def make_plan(
         depth, or a latency table that does not reach a budget.
     """
     num_drafts = validate_counts("num_drafts", num_drafts)
-    budgets, depth = validate_counts("budgets", budgets), validate_count("depth", depth)
+    budgets = sorted(validate_counts("budgets", budgets))
+    depth = validate_count("depth", depth)
     texts = read_texts(dataset)
     cut_at = longest_text(dataset.metadata, texts)
     if cut_at <= depth:
@@ -111,46 +117,56 @@ def make_plan(
             "otmd collect --consecutive 48, or --depth"
         )
     if latency:
-        latency.check(max(budgets))
+        latency.check(budgets[-1])
     sampled = _sampled_with(dataset, target)
     temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
     drafts = tuple(replace(sampled, temperature=temperature) for temperature in temperatures)
     tabled = tuple(rule for rule in rules if CANDIDATES[rule].variants)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
-    trees = {}
+    trees: dict[Key, StaticTrees | MostLikelyTrees] = {}
     if "static-tree" in rules:
-        ranks = certain_trees(dataset, texts, max(budgets), depth)
+        ranks = deterministic_trees(dataset, texts, budgets[-1], depth)
         # A rank does not depend on the temperature.
         for temperature in temperatures:
-            same = ranks._replace(draft_temperature=temperature)
-            trees["static-tree", "", temperature] = same
-    if "likeliest" in rules and (paths := most_likely_trees(dataset, texts, depth)):
-        trees["likeliest", "", 1.0] = paths
+            trees["static-tree", "", temperature] = ranks._replace(draft_temperature=temperature)
+    if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
+        trees["most-likely", "", 1.0] = paths
     if not (tabled or trees):
         raise ValueError(NO_PATHS)
     check_texts(dataset, texts, settings)
     table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
-    rows = rank(evidence, sorted(budgets), latency)
+    rows = rank(evidence, budgets, latency)
+    said = advice(rows, len(texts), latency)
+    if "most-likely" in {*rules} - {rule for rule, *_ in trees}:
+        said.append(f"{NO_PATHS.capitalize()}.")
+    return Plan(rows, said, _about(dataset, evidence, settings, latency, rules))
+
+
+def _about(
+    dataset: Dataset,
+    evidence: Evidence,
+    settings: Settings,
+    latency: Latency | None,
+    rules: Sequence[str],
+) -> dict[str, str]:
+    """Settings and provenance of a plan."""
     about = {
         "dataset": f"{dataset.path.name}, {len(dataset)} positions",
-        "texts": f"{len(texts)}; values are of {len(evidence.report)} of them",
+        "texts": f"{len(evidence.texts)}; values are of {len(evidence.report)} of them",
         **{role: _short(dataset.metadata.get(role)) for role in ("target", "draft", "prompts")},
-        "texts sampled with": str(sampled),
-        "draft temperatures": ", ".join(f"{step.temperature:g}" for step in drafts),
+        "texts sampled with": str(settings.target),
+        "draft temperatures": ", ".join(f"{step.temperature:g}" for step in settings.drafts),
         "otmd": __version__,
     }
     if latency:
         about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
-    said = advice(rows, len(texts), latency)
-    if "likeliest" in {*rules} - {rule for rule, *_ in trees}:
-        said.append(f"{NO_PATHS.capitalize()}.")
-    return Plan(rows, said, {k: v for k, v in about.items() if v})
+    return {name: text for name, text in about.items() if text}
 
 
 def _short(about: Any) -> str:
-    """What a dataset's metadata say of a model or of its prompts, in a line."""
+    """A dataset's metadata of a model or of its prompts, in a line."""
     if not isinstance(about, dict):
         return ""
     values = (about.get(name) for name in ("name", "revision", "backend", "count", "sha256"))
@@ -158,7 +174,7 @@ def _short(about: Any) -> str:
 
 
 def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
-    """How the texts were sampled, as a dataset's metadata say, or else as ``target`` says."""
+    """The processing that the texts were sampled with: that of the metadata, or else ``target``."""
     recorded = {name: dataset.metadata.get(name) for name in asdict(Processing())}
     recorded = {name: value for name, value in recorded.items() if value is not None}
     if not recorded:
@@ -173,12 +189,13 @@ def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
 
 
 def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[str]:
-    """What to do, in sentences: the decision, what supports it, when more drafts stop paying, the headroom.
+    """Advice in sentences: the decision, its support, where more drafts stop paying, the headroom.
 
     ``prompts`` is how many the dataset has; about half of them are held out.
     """
     unit = "tokens a second" if latency else "tokens a step"
-    best, speed = max(rows, key=lambda row: row.fitted), ""
+    best = max(rows, key=lambda row: row.fitted)
+    speed = ""
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
     warnings = _few_prompts(best.without.size, prompts)
     said = [_decision(best, rows, value, prompts), *_led_by(rows, best), *warnings]
@@ -268,9 +285,10 @@ def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:
         if gain[1] <= 0:
             more = f"{_percent(gain, smaller)} with {larger.choice.drafts}"
             return f"No significant gain beyond {_drafts(smaller.choice.drafts)}: {more}."
-    most, tried = alike[-1].choice.drafts, best.most_tried
-    if most < tried:
-        return f"Up to {_drafts(tried)} were tried; on the fitting half {most} was best."
+    most = alike[-1].choice.drafts
+    if most < best.most_tried:
+        tried = f"Up to {_drafts(best.most_tried)} were tried"
+        return f"{tried}; on the fitting half {most} was best."
     if len(alike) == 1:
         return f"More than {_drafts(most)} were not tried."
     return f"More drafts pay up to {most}, the most that was tried for this rule."

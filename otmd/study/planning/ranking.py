@@ -1,6 +1,5 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,18 +10,30 @@ from otmd.probabilities import FloatArray
 from otmd.study import jackknife
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.texts import Text, halves, reached_by_block, reached_by_probs, steps_along
+from otmd.study.planning.texts import Text, halves, steps_along
 from otmd.study.planning.tree_choices import (
     Choice,
+    EqualLevels,
     IndependentPaths,
     MostLikelyTrees,
     StaticTrees,
-    shapes,
 )
 
-Means = tuple[tuple[float, float, float, float], list[float]]
+# Rule, variant of the law, and draft temperature.
 Key = tuple[str, str, float]
-UNKNOWN: Means = ((np.nan, np.nan, np.nan, np.nan), [])
+
+
+class FirstLevel(NamedTuple):
+    """The fields of a :class:`Row` that are of the first level of its tree."""
+
+    rate: float
+    optimal: float
+    proportional: float
+    ceiling: float
+    by_entropy: list[float]
+
+
+UNKNOWN = FirstLevel(np.nan, np.nan, np.nan, np.nan, [])
 
 
 class Row(NamedTuple):
@@ -47,7 +58,7 @@ class Row(NamedTuple):
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
         Bounds there for every rule with other laws of as many drafts: with π ∝ q, and with a fitted π. NaN,
-        as ``rate`` and ``optimal`` are, for likeliest paths and static trees of certain drafts.
+        as ``rate`` and ``optimal`` are, for most likely paths and static trees of deterministic drafts.
     by_domain : dict of str to float
         Tokens per step.
     by_entropy : list of float
@@ -97,8 +108,8 @@ class Evidence:
     depth : int
         The most levels of a tree.
     trees : dict of (str, str, float) to StaticTrees or MostLikelyTrees
-        Trees of certain drafts whose nodes differ, by rule, variant and draft temperature. Static trees of
-        other rules are added.
+        Trees of deterministic drafts whose nodes differ, by rule, variant and draft temperature. Static
+        trees of other rules are added.
 
     Attributes
     ----------
@@ -116,61 +127,75 @@ class Evidence:
         depth: int,
         trees: Mapping[Key, StaticTrees | MostLikelyTrees] | None = None,
     ) -> None:
-        self.texts, self.cut_at, self.depth, self.trees = texts, cut_at, depth, dict(trees or {})
+        self.texts = texts
+        self.cut_at = cut_at
+        self.depth = depth
         self.fit, self.report = halves(texts)
-        self.columns: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
-        slots: dict[Key, dict[int, list[FloatArray]]] = defaultdict(dict)
-        self.means: dict[tuple[str, str, float, int], Means] = {}
+        self.levels: dict[Key, EqualLevels] = {}
+        self.trees = dict(trees or {})
+        self.first_levels: dict[tuple[Key, int], FirstLevel] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
-        keys = ["rule", "variant", "draft_temperature", "num_drafts"]
-        for group in table.sort("text", "index").partition_by(keys, maintain_order=True):
-            rule, variant, draft, n = group.select(keys).row(0)
-            parts = group.partition_by("text", maintain_order=True)
-            key = rule, variant, draft
-            self.columns[key][n] = [part["prob"].to_numpy() for part in parts]
-            if group["parts"].null_count() == 0:
-                slots[key][n] = [np.array(part["parts"].to_list()) for part in parts]
-            held_out = group.filter(pl.col("text").is_in(self.report.tolist()))
-            self.means[rule, variant, draft, n] = _means(held_out, bounds, edges)
-        for key, by_count in slots.items():
-            kind = IndependentPaths if CANDIDATES[key[0]].paths else StaticTrees
-            self.trees[key] = kind(*key[1:], by_count, self.fit, depth)
+        keys = ["rule", "variant", "draft_temperature"]
+        for candidate in table.sort("text", "index").partition_by(keys, maintain_order=True):
+            key: Any = candidate.select(keys).row(0)
+            by_count = {
+                group["num_drafts"][0]: group
+                for group in candidate.partition_by("num_drafts", maintain_order=True)
+            }
+            self._add_trees(key, by_count)
+            for n, group in by_count.items():
+                held_out = group.filter(pl.col("text").is_in(self.report.tolist()))
+                self.first_levels[key, n] = _first_level(held_out, bounds, edges)
+
+    def _add_trees(self, key: Key, by_count: Mapping[int, pl.DataFrame]) -> None:
+        """Add the trees of a candidate, from its rows for each number of drafts."""
+        rule, variant, temperature = key
+        is_paths = CANDIDATES[rule].paths
+        if not is_paths:
+            probs = {n: _by_text(group, "prob") for n, group in by_count.items()}
+            is_block = rule == "block"
+            self.levels[key] = EqualLevels(variant, temperature, probs, self.depth, is_block)
+        slots = {
+            n: _by_text(group, "parts")
+            for n, group in by_count.items()
+            if group["parts"].null_count() == 0
+        }
+        if slots:
+            kind = IndependentPaths if is_paths else StaticTrees
+            self.trees[key] = kind(variant, temperature, slots, self.fit, self.depth)
 
     def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
-        """What a decoder with this rule and choice does: the fields of ``Steps``, with an axis of texts."""
-        column = self.columns.get((rule, choice.variant, choice.draft_temperature), {})
-        steps = []
-        for i in range(len(self.texts)):
-            if choice.budget:
-                reached = self.trees[rule, *choice[:2]].reached(i, choice)
-            elif rule == "block":
-                reached = reached_by_block(column[1][i], len(choice.shape))
-            else:
-                reached = reached_by_probs(np.stack([column[n][i] for n in choice.shape], axis=1))
-            steps.append(steps_along(reached, self.cut_at, self.depth))
+        """Tokens and steps with a rule and a choice: the fields of ``Steps``, with an axis of texts."""
+        key = rule, choice.variant, choice.draft_temperature
+        trees = self.trees[key] if choice.budget else self.levels[key]
+        steps = [
+            steps_along(trees.reached(i, choice), self.cut_at, self.depth)
+            for i in range(len(self.texts))
+        ]
         return tuple(map(np.array, zip(*steps, strict=True)))
 
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
         """Every choice for a rule within these budgets."""
-        choices: list[Choice] = []
-        for key, column in self.columns.items():
-            if key[0] == rule and not CANDIDATES[rule].paths:
-                levels = shapes(list(column), max(budgets), self.depth)
-                choices += [Choice(*key[1:], shape) for shape in levels]
-        grown = (trees for key, trees in self.trees.items() if key[0] == rule)
-        return choices + [choice for trees in grown for choice in trees.choices(budgets)]
+        pairs = [*self.levels.items(), *self.trees.items()]
+        kinds = (trees for key, trees in pairs if key[0] == rule)
+        return [choice for trees in kinds for choice in trees.choices(budgets)]
 
 
-def _means(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> Means:
+def _by_text(rows: pl.DataFrame, column: str) -> list[FloatArray]:
+    parts = rows.partition_by("text", maintain_order=True)
+    return [np.array(part[column].to_list(), float) for part in parts]
+
+
+def _first_level(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -> FirstLevel:
     """Means of rates, α* and bounds where these are known; the mean probability by thirds of the entropy."""
     with_rates = rows.join(bounds, ["text", "index", "draft_temperature", "num_drafts"])
     means = with_rates.select("rate", "optimal", "proportional", "fitted").to_numpy().mean(axis=0)
+    rate, optimal, proportional, ceiling = means.tolist()
     # Block verification accepts a first token with probability min(1, q/p).
     probs = np.minimum(rows["prob"].to_numpy(), 1.0)
     bins = np.digitize(rows["entropy"].to_numpy(), edges)
     thirds = [float(probs[bins == i].mean()) if (bins == i).any() else np.nan for i in range(3)]
-    rate, optimal, proportional, fitted = means.tolist()
-    return (rate, optimal, proportional, fitted), thirds
+    return FirstLevel(rate, optimal, proportional, ceiling, thirds)
 
 
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
@@ -180,34 +205,36 @@ def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = N
     a larger budget that changes nothing has no row.
     """
     rows = []
-    for rule in dict.fromkeys(rule for rule, *_ in [*evidence.columns, *evidence.trees]):
-        fitted: dict[Choice, tuple[float, float]] = {}
+    keys = [*(key for key, _ in evidence.first_levels), *evidence.trees]
+    for rule in dict.fromkeys(rule for rule, *_ in keys):
+        fitted: dict[Choice, float] = {}
         for choice in evidence.choices(rule, budgets):
             tokens, steps, *_ = (part[evidence.fit] for part in evidence.steps(rule, choice))
-            cost = latency.step(choice.shape, choice.budget) if latency else 1.0
-            fitted[choice] = _ratio(tokens, steps) / cost, cost
+            fitted[choice] = _ratio(tokens, steps) / _cost(choice, latency)
         previous = None
-        most_tried = max(choice.drafts for choice in fitted) if fitted else 0
         for budget in sorted(budgets):
             within = [choice for choice in fitted if choice.drafts <= budget]
             # Of equally good trees, the smaller one.
             best = max(
-                within, key=lambda choice: (fitted[choice][0], -choice.drafts), default=previous
+                within, key=lambda choice: (fitted[choice], -choice.drafts), default=previous
             )
             if best is not None and best != previous:
                 previous = best
-                head = rule, budget, best, _equal_temperatures(best, fitted), most_tried
-                rows.append(_row(evidence, head, *fitted[best]))
+                rows.append(_row(evidence, rule, budget, best, fitted, latency))
     return sorted(rows, key=lambda row: (-round(row.value, 12), row.choice.drafts, row.budget))
 
 
-def _equal_temperatures(best: Choice, fitted: Mapping[Choice, tuple[float, float]]) -> list[float]:
+def _cost(choice: Choice, latency: Latency | None) -> float:
+    return latency.step(choice.shape, choice.budget) if latency else 1.0
+
+
+def _equal_temperatures(best: Choice, fitted: Mapping[Choice, float]) -> list[float]:
     """The draft temperatures with which a choice has the same value, in ascending order."""
     return sorted(
         choice.draft_temperature
-        for choice, (value, _) in fitted.items()
+        for choice, value in fitted.items()
         if choice._replace(draft_temperature=best.draft_temperature) == best
-        and np.isclose(value, fitted[best][0], 1e-9)
+        and np.isclose(value, fitted[best], 1e-9)
     )
 
 
@@ -217,30 +244,45 @@ def _ratio(tokens: FloatArray, steps: FloatArray) -> float:
 
 def _row(
     evidence: Evidence,
-    head: tuple[str, int, Choice, list[float], int],
-    fitted: float,
-    cost: float,
+    rule: str,
+    budget: int,
+    choice: Choice,
+    fitted: Mapping[Choice, float],
+    latency: Latency | None,
 ) -> Row:
-    rule, _, choice, *_ = head
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
-    mean, without = _ratio(tokens, steps), jackknife.left_out(tokens, steps) / cost
+    cost = _cost(choice, latency)
+    mean = _ratio(tokens, steps)
+    without = jackknife.left_out(tokens, steps) / cost
     low, high = jackknife.interval(mean / cost, without)
-    # A step emits at least one token.
-    low = max(low, 1.0 / cost)
     domains = np.array([evidence.texts[i].domain for i in evidence.report])
     by_domain = {
         name: _ratio(tokens[domains == name], steps[domains == name])
         for name in dict.fromkeys(domains.tolist())
     }
-    accepted = (kept.sum(axis=0) / steps.sum()).tolist()
-    at = rule, choice.variant, choice.draft_temperature, choice.shape[0]
-    means, by_entropy = evidence.means.get(at, UNKNOWN)
-    values = (mean / cost, low, high, mean, accepted)
-    return Row(*head, *values, *means, by_domain, by_entropy, without, fitted)
+    key = rule, choice.variant, choice.draft_temperature
+    first = evidence.first_levels.get((key, choice.shape[0]), UNKNOWN)
+    return Row(
+        rule=rule,
+        budget=budget,
+        choice=choice,
+        draft_temperatures=_equal_temperatures(choice, fitted),
+        most_tried=max(tried.drafts for tried in fitted),
+        value=mean / cost,
+        # A step emits at least one token.
+        low=max(low, 1.0 / cost),
+        high=high,
+        tokens_per_step=mean,
+        acceptance=(kept.sum(axis=0) / steps.sum()).tolist(),
+        **first._asdict(),
+        by_domain=by_domain,
+        without=without,
+        fitted=fitted[choice],
+    )
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """How much more the first of two rows yields, in the unit of their values, and its 95% interval."""
+    """Difference of the values of two rows, and its 95% interval."""
     gain = first.value - second.value
     return gain, *jackknife.interval(gain, first.without - second.without)
 

@@ -107,6 +107,14 @@ def reached_by_probs(probs: FloatArray) -> FloatArray:
     -------
     ndarray of float64, shape (N, depth + 1)
         P(a step that begins at token t accepts at least k tokens | the text), and 0 beyond its end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> reached_by_probs(np.full((3, 2), 0.5))
+    array([[1.  , 0.5 , 0.25],
+           [1.  , 0.5 , 0.25],
+           [1.  , 0.5 , 0.  ]])
     """
     count, depth = probs.shape
     reached = np.zeros((count, depth + 1))
@@ -128,6 +136,13 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
         q/p of each token of the text.
     depth : int
         The length of a path.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> reached_by_block(np.array([0.5, 2.0]), 2)
+    array([[1. , 0.5, 0.5],
+           [1. , 1. , 0. ]])
     """
     reached = np.zeros((ratios.size, depth + 1))
     reached[:, 0] = path = np.ones(ratios.size)
@@ -165,6 +180,13 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     horizon : int, optional
         Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
         default, and at least, the depth. Verifiers of different depths are compared on one horizon.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> steps = steps_along(reached_by_probs(np.full((8, 2), 0.5)), cut_at=8)
+    >>> print(f"{steps.tokens / steps.steps:.2f} tokens a step")
+    1.75 tokens a step
     """
     count = reached.shape[0]
     depth = reached.shape[1] - 1
@@ -182,6 +204,12 @@ def step_begins(reached: FloatArray) -> FloatArray:
     """Probability that a step begins at each token, given the text.
 
     ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> step_begins(reached_by_probs(np.full((3, 1), 0.5)))
+    array([1.  , 0.5 , 0.75])
     """
     starts = reached.shape[0]
     depth = reached.shape[1] - 1

@@ -1,12 +1,13 @@
 """The table of every candidate at every token of the texts: resumable, one part a text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 import polars as pl
 
@@ -18,8 +19,9 @@ from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.texts import Text
-from otmd.study.pool import available_cpus, compute_parts, finish_run
-from otmd.study.run import describe_dataset, process
+from otmd.study.rows import process
+from otmd.study.run import describe_dataset
+from otmd.study.runner import Bar, finish_run
 
 LAYOUT = Layout(
     read_parquet,
@@ -113,18 +115,14 @@ def probs_table(
     }
     store = Store(output, about, LAYOUT, overwrite)
 
-    def compute(parts: dict[str, pl.DataFrame]) -> None:
-        left = [i for i in range(len(texts)) if f"text-{i:06d}" not in parts]
-        jobs = (
-            (f"text-{i:06d}", Job(i, texts[i].tokens, *dataset.arrays(texts[i].rows), dataset.kind))
-            for i in left
-        )
-        count = min(workers or available_cpus(), max(len(left), 1))
-        bar = "planning: texts", len(texts), progress
-        compute_parts(partial(text_table, settings), jobs, parts, store, count, None, bar)
+    def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
+        for i, text in enumerate(texts):
+            if (name := f"text-{i:06d}") not in tables:
+                yield name, Job(i, text.tokens, *dataset.arrays(text.rows), dataset.kind)
 
-    finish_run(store, compute)
-    return read_parquet(output / LAYOUT.result)
+    bar = Bar("planning: texts", len(texts), progress)
+    most = min(workers or joblib.cpu_count(), len(texts))
+    return finish_run(partial(text_table, settings), left, store, most, bar)
 
 
 def text_table(settings: Settings, job: Job) -> pl.DataFrame:

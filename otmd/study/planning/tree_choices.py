@@ -13,7 +13,7 @@ import numpy as np
 
 from otmd.models.dataset import Dataset
 from otmd.probabilities import FloatArray, IntArray
-from otmd.study.planning.texts import Text, halves
+from otmd.study.planning.texts import Text, halves, reached_by_block, reached_by_probs
 from otmd.trees.base import Prefix
 from otmd.trees.laws import Shape
 
@@ -37,7 +37,7 @@ class Choice(NamedTuple):
 
     @property
     def drafts(self) -> int:
-        """How many tokens the tree holds."""
+        """Number of tokens of the tree."""
         return self.budget or int(np.cumprod(self.shape).sum())
 
     @property
@@ -54,6 +54,31 @@ def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int
         for shape in combinations_with_replacement(sorted(counts, reverse=True), levels):
             if np.cumprod(shape).sum() <= budget:
                 yield shape
+
+
+class EqualLevels(NamedTuple):
+    """Trees in which all nodes of a level have the same number of drafts.
+
+    ``probs`` has, for n drafts at a node and each text, P(token t is drafted | it is emitted), shape (N,);
+    for block verification q/p.
+    """
+
+    variant: str
+    draft_temperature: float
+    probs: Mapping[int, list[FloatArray]]
+    depth: int
+    is_block: bool
+
+    def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
+        """Every tree within the largest budget."""
+        for shape in shapes(list(self.probs), max(budgets), self.depth):
+            yield Choice(self.variant, self.draft_temperature, shape)
+
+    def reached(self, text: int, choice: Choice) -> FloatArray:
+        """Reach of steps along a text, as :func:`otmd.study.planning.reached_by_probs` defines it."""
+        if self.is_block:
+            return reached_by_block(self.probs[1][text], len(choice.shape))
+        return reached_by_probs(np.stack([self.probs[n][text] for n in choice.shape], axis=1))
 
 
 class StaticTrees(NamedTuple):
@@ -88,10 +113,10 @@ class StaticTrees(NamedTuple):
                 nodes = tuple(_nodes(best[budget]))
                 sizes = tuple(np.bincount([*map(len, nodes)])[1:].tolist())
                 if len(sizes) == levels:
-                    yield Choice(*self[:2], sizes, len(nodes), nodes)
+                    yield Choice(self.variant, self.draft_temperature, sizes, len(nodes), nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """How far steps reach along a text, as :func:`otmd.study.planning.reached_by_probs` defines it."""
+        """See :class:`EqualLevels`."""
         below = Counter(node[:-1] for node in choice.nodes)
         count = len(next(iter(self.slots.values()))[text])
         reached = np.zeros((count, len(choice.shape) + 1))
@@ -116,10 +141,10 @@ class IndependentPaths(StaticTrees):
         for n, levels in product(self.slots, range(1, self.depth + 1)):
             if n * levels <= max(budgets):
                 nodes = tuple((i, *(0,) * k) for i in range(n) for k in range(levels))
-                yield Choice(*self[:2], (n,) * levels, n * levels, nodes)
+                yield Choice(self.variant, self.draft_temperature, (n,) * levels, n * levels, nodes)
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`StaticTrees`."""
+        """See :class:`EqualLevels`."""
         nodes = tuple(_nodes(_continued(choice.shape[0], len(choice.shape))))
         return super().reached(text, choice._replace(nodes=nodes))
 
@@ -153,7 +178,7 @@ class MostLikelyTrees(NamedTuple):
             yield Choice("", 1.0, (grown,) * levels, min(budget, most))
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`StaticTrees`."""
+        """See :class:`EqualLevels`."""
         levels = len(choice.shape)
         drafted = self.before[text][:, levels - 1, :levels] < choice.budget
         return np.pad(drafted.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
@@ -196,7 +221,9 @@ def _order(rows: list[list[int]]) -> list[Prefix]:
     return [path for path in paths if path[-1] >= 0]
 
 
-def certain_trees(dataset: Dataset, texts: Sequence[Text], budget: int, depth: int) -> StaticTrees:
+def deterministic_trees(
+    dataset: Dataset, texts: Sequence[Text], budget: int, depth: int
+) -> StaticTrees:
     """The static trees of deterministic tokens: a slot is a rank in the draft's distribution."""
     ranks = [draft_ranks(dataset, text)[:, None] for text in texts]
     slots = {

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import reference as naive
 from planning.test_make_plan import write_texts
-from scipy.stats import binom
 
 import otmd
 from otmd.models import open_dataset
 from otmd.probabilities import Processing
 from otmd.study.planning import Settings, make_plan
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.texts import Text, halves, steps_along
+from otmd.study.planning.texts import Text, steps_along
 from otmd.study.planning.token_table import Job, text_table
 from otmd.study.planning.tree_choices import (
     NEVER,
@@ -25,17 +24,12 @@ from otmd.study.planning.tree_choices import (
     IndependentPaths,
     StaticTrees,
     best_shapes,
-    certain_trees,
+    deterministic_trees,
     draft_ranks,
     most_likely_trees,
 )
 from otmd.trees import (
-    MostLikelyTree,
     TableModel,
-    TokenLevel,
-    TokenTree,
-    block_efficiency,
-    budget_shape,
 )
 
 VOCAB, LENGTH, LEVELS, WIDTH = 4, 9, 3, 3
@@ -97,7 +91,7 @@ def decoded(text: Tokens, trees: list[set[Tokens]], ended: bool) -> tuple[int, t
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ended", [False, True])
-def test_likeliest_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
+def test_most_likely_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
     """Every budget and number of levels: a tree of fewer levels is one that was not grown further."""
     for seed in range(4):
         target, draft = models(kind, seed)
@@ -135,18 +129,6 @@ def test_no_more_is_grown_than_is_kept() -> None:
         assert grown == min(WIDTH, choice.budget) or choice.budget < grown
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3])
-def test_first_steps_on_likeliest_paths_are_block_efficiency(budget: int) -> None:
-    """Averaged over all texts, the first step is as long as the decoder's own tree makes it."""
-    target, draft = models("any", budget)
-    tree = MostLikelyTree(draft, budget, LEVELS, WIDTH)
-    wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
-    texts = list(product(range(VOCAB), repeat=LEVELS))
-    grown = most_likely_trees(*dataset_of(draft, texts), LEVELS)
-    choice = Choice("", 1.0, (WIDTH,) * LEVELS, budget)
-    assert first_step(target, texts, grown, choice) == pytest.approx(wanted, abs=1e-12)
-
-
 def first_step(target: TableModel, texts: list[Tokens], grown, choice: Choice) -> float:
     probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
     return sum(p * grown.reached(i, choice)[0].sum() for i, p in enumerate(probs))
@@ -170,7 +152,7 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
     target, draft = models(kind, 5)
     texts = [sampled(target, seed) for seed in range(4)]
     for form in ("probs", "logits"):
-        grown = certain_trees(*dataset_of(draft, texts, form), 6, LEVELS)
+        grown = deterministic_trees(*dataset_of(draft, texts, form), 6, LEVELS)
         choices = list(grown.choices((1, 3, 6)))
         assert {choice.drafts for choice in choices} >= {1, 3}
         assert max(choice.drafts for choice in choices) <= 6
@@ -181,115 +163,8 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
             assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_static_trees_are_sequoias() -> None:
-    """Trees are best for the shares in half of the texts; the first step is as long as a decoder's."""
-    target, draft = models("any", 7)
-    dataset, texts = dataset_of(draft, [sampled(draft, seed) for seed in range(60)])
-    grown = certain_trees(dataset, texts, 4, LEVELS)
-    seen = np.concatenate([draft_ranks(dataset, texts[i]) for i in halves(texts)[0]])
-    shares = np.bincount(seen, minlength=VOCAB) / seen.size
-    assert (np.diff(shares) < 0).all()
-    certain = lambda q, n: otmd.TopThen(q, n, top=n)  # noqa: E731
-    for choice in grown.choices((1, 2, 4)):
-        best = nodes_of(budget_shape(shares, choice.budget, len(choice.shape)))
-        # Of nodes that are as good, such as (0, 1) and (1, 0), either may be taken.
-        reached = [sum(np.prod(shares[list(node)]) for node in own) for own in (choice.nodes, best)]
-        assert reached[0] == pytest.approx(reached[1], abs=1e-12)
-        assert sum(choice.shape) == choice.budget == choice.drafts
-        tree = TokenTree(draft, shape_of(choice.nodes), certain)
-        wanted = block_efficiency(TokenLevel(otmd.TargetOnly()), target, tree).value
-        total = 0.0
-        for text in product(range(VOCAB), repeat=LEVELS):
-            own, (whole,) = dataset_of(draft, [text])
-            ranks = tuple(draft_ranks(own, whole).tolist())
-            prob = np.prod([target(text[:t])[y] for t, y in enumerate(text)])
-            total += prob * (1 + sum(ranks[:k] in choice.nodes for k in range(1, LEVELS + 1)))
-        assert total == pytest.approx(wanted, abs=1e-12)
-
-
 def emission_probs(verifier: otmd.Verifier, p, law: otmd.DraftLaw, token: int, **options):
     return verifier.prepare(p, law).emission_probs(token, **options)
-
-
-def slots_of_rejection(target: TableModel, draft: TableModel, texts: list[Tokens], counts: range):
-    """P(a token is accepted as draft i | it is emitted), recursive rejection of n distinct drafts."""
-    known: dict[Tokens, dict[int, np.ndarray]] = {}
-    for context in {text[:t] for text in texts for t in range(len(text))}:
-        p, q = target(context), draft(context)
-        known[context] = {}
-        for n in counts:
-            law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-            prepared, drafted = otmd.RecursiveRejection().prepare(p, law), np.zeros((VOCAB, n))
-            for tokens, prob in zip(*law.enumerate(), strict=True):
-                emitted = prob * prepared.conditional_law(tokens)[tokens]
-                drafted[tokens, range(tokens.size)] += emitted
-            known[context][n] = drafted / p[:, None]
-    return {
-        n: [np.array([known[text[:t]][n][y] for t, y in enumerate(text)]) for text in texts]
-        for n in counts
-    }
-
-
-@pytest.mark.parametrize("kind", ["any", "ties", "few tokens"])
-def test_static_trees_of_recursive_rejection(kind: str) -> None:
-    """Two drafts are exact, three unbiased; the first step is as long as on the decoder's own tree."""
-    target, draft = models(kind, 11)
-    texts = list(product(range(VOCAB), repeat=LEVELS))
-    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    slots = slots_of_rejection(target, draft, texts, range(1, 4))
-    q, p, rng = draft(()), target(()), np.random.default_rng(0)
-    for n, count in ((2, 1), (3, 400)):
-        law = otmd.WithoutReplacement(q, min(n, np.count_nonzero(q)))
-        for text, expected in zip(texts, slots[n], strict=True):
-            if text[1:] == (0, 0):
-                found = np.array(
-                    [
-                        emission_probs(
-                            otmd.RecursiveRejection(), p, law, text[0], rng=rng, samples=1
-                        )
-                        for _ in range(count)
-                    ]
-                )
-                assert not found[:, :, 1:].any()
-                mean, error = found[:, :, 0].mean(axis=0), found[:, :, 0].std(axis=0)
-                apart = np.abs(mean - wanted[0, : mean.size])
-                assert (apart <= 4.5 * error / count**0.5 + 1e-12).all()
-    grown = StaticTrees("", 0.7, slots, np.arange(len(texts)), LEVELS)
-    for choice in grown.choices((1, 2, 4, 6)):
-        assert choice.draft_temperature == 0.7
-        tree = TokenTree(draft, shape_of(choice.nodes), otmd.WithoutReplacement)
-        rule = TokenLevel(otmd.RecursiveRejection())
-        exact = block_efficiency(rule, target, tree).value
-        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
-        assert found == pytest.approx(exact, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("law", "verifier"),
-    [(otmd.Stratified, otmd.Preference()), (otmd.Greedy, otmd.Preference())],
-)
-def test_static_trees_of_laws_with_known_slots(law, verifier: otmd.Verifier) -> None:
-    """With one or three drafts a node, the first step is as long as on the decoder's own tree."""
-    target, draft = models("any", 13)
-    texts = list(product(range(VOCAB), repeat=LEVELS))
-    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    slots: dict[int, list[np.ndarray]] = {}
-    for n in (1, 3):
-        slots[n] = [np.zeros((LEVELS, n)) for _ in texts]
-        for text, own in zip(texts, slots[n], strict=True):
-            for t, y in enumerate(text):
-                drafts = law(draft(text[:t]), n)
-                found = emission_probs(verifier, target(text[:t]), drafts, y)
-                assert np.count_nonzero(found) <= 1
-                own[t] = found.sum(axis=1)
-    grown = StaticTrees("", 1.0, slots, np.arange(len(texts)), LEVELS)
-    choices = list(grown.choices((1, 4, 9)))
-    assert {1, 3} <= {choice.shape[0] for choice in choices}
-    for choice in choices:
-        tree = TokenTree(draft, shape_of(choice.nodes), law)
-        exact = block_efficiency(TokenLevel(verifier), target, tree).value
-        found = sum(own * grown.reached(i, choice)[0].sum() for i, own in enumerate(probs))
-        assert found == pytest.approx(exact, abs=1e-9)
 
 
 WITH_REPLACEMENT = {
@@ -314,63 +189,6 @@ def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
     ]
 
 
-@pytest.mark.parametrize("name", WITH_REPLACEMENT)
-def test_copies_are_those_of_enumeration(name: str) -> None:
-    """The first copy and the number of copies, also for equal models and tokens without mass."""
-    verifier, twin = WITH_REPLACEMENT[name]
-    rng = np.random.default_rng(3)
-    for case, count in product(range(16), (1, 2, 3, 4)):
-        p, q = rng.dirichlet(np.full(4, 0.6), 2)
-        for own, cut in ((p, case % 4 == 2), (q, case % 4 == 3)):
-            own[own < 0.2] *= 1 - cut
-            own /= own.sum()
-        p = q if case % 4 == 1 else p
-        if case % 4 == 1 or twin is None:
-            outcomes = as_it_runs(verifier, p, q, count)
-        else:
-            outcomes = twin(p.tolist(), q.tolist(), count)
-        every = naive.with_replacement(q.tolist(), count)
-        for token in np.flatnonzero(p > 1e-3).tolist():
-            wanted = np.zeros((count, count))
-            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
-                wanted[first, number - 1] = mass / p[token]
-            found = emission_probs(verifier, p, otmd.WithReplacement(q, count), token)
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9 if twin is None else 1e-12)
-
-
-def test_copies_where_nearly_all_cuts_are_tight() -> None:
-    """The optimal rule looks at the drafts by tiers."""
-    rng = np.random.default_rng(6)
-    for count in (1, 2, 3):
-        p, q = rng.dirichlet(np.full(5, 0.6), 2)
-        law = otmd.WithReplacement(q, count)
-        p = otmd.lossy_frontier(p, law).output_distribution(1.0)
-        outcomes = as_it_runs(otmd.Optimal(), p, q, count)
-        every = naive.with_replacement(q.tolist(), count)
-        for token in np.flatnonzero(p > 1e-3).tolist():
-            wanted = np.zeros((count, count))
-            for (first, number), mass in naive.copies_drafted(every, outcomes, token).items():
-                wanted[first, number - 1] = mass / p[token]
-            found = emission_probs(otmd.Optimal(), p, law, token)
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-
-
-def test_copies_of_recursive_rejection_follow_from_fewer_drafts() -> None:
-    """The accepted copy is the first: slots are differences, and later drafts may be copies too."""
-    rng = np.random.default_rng(4)
-    p, q = rng.dirichlet(np.ones(6), 2)
-    for token in range(6):
-        by_count = [
-            emission_probs(otmd.RecursiveRejection(), p, otmd.WithReplacement(q, n), token)
-            for n in range(1, 5)
-        ]
-        slots = np.diff([0.0, *(probs.sum() for probs in by_count)])
-        found = by_count[-1]
-        for i, j in product(range(4), repeat=2):
-            wanted = slots[i] * binom.pmf(j, 3 - i, q[token])
-            assert found[i, j] == pytest.approx(wanted, abs=1e-12)
-
-
 def test_copies_of_many_tokens() -> None:
     """The preference rule forms groups of tokens; with the order given, it takes them one by one."""
     rng = np.random.default_rng(5)
@@ -383,13 +201,6 @@ def test_copies_of_many_tokens() -> None:
         found = emission_probs(otmd.Preference(), p, law, token)
         wanted = emission_probs(one_by_one, p, law, token)
         np.testing.assert_allclose(found, wanted, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", WITH_REPLACEMENT)
-def test_copies_of_a_token_of_hardly_any_mass(name: str) -> None:
-    law = otmd.WithReplacement(np.array([0.6, 0.4, 1e-20]), 2)
-    found = emission_probs(WITH_REPLACEMENT[name][0], np.array([0.6, 0.4, 1e-250]), law, 2)
-    assert 0.9 < found.sum() < 1.0 + 1e-12
 
 
 def of_texts(draft, target, verifier, texts, counts, axis):
@@ -492,11 +303,6 @@ def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
     return tuple(shape_of(nodes, own) for own in below)
 
 
-def nodes_of(shape, node: Tokens = ()) -> set[Tokens]:
-    below = [nodes_of(own, (*node, rank)) for rank, own in enumerate(shape)]
-    return {(*node, rank) for rank in range(len(shape))}.union(*below)
-
-
 def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
     """Some ranks never occur, and a later rank occurs more often than an earlier one."""
     texts = [Text(str(i), "toy", [], [0]) for i in range(4)]
@@ -507,12 +313,14 @@ def test_static_trees_of_shares_that_do_not_fall(monkeypatch) -> None:
         monkeypatch.setattr(
             "otmd.study.planning.tree_choices.draft_ranks", lambda *_, own=ranks: np.array(own)
         )
-        (*_, choice) = certain_trees(None, texts, 3, 3).choices([3])
+        (*_, choice) = deterministic_trees(None, texts, 3, 3).choices([3])
         assert set(choice.nodes) == nodes
     monkeypatch.setattr(
         "otmd.study.planning.tree_choices.draft_ranks", lambda *_: np.array([99, 99])
     )
-    assert [choice.nodes for choice in certain_trees(None, texts, 1, 5).choices([1])] == [((0,),)]
+    assert [choice.nodes for choice in deterministic_trees(None, texts, 1, 5).choices([1])] == [
+        ((0,),)
+    ]
 
 
 def test_ranks_of_tokens_without_mass() -> None:
@@ -525,7 +333,7 @@ def test_ranks_of_tokens_without_mass() -> None:
 def test_a_dataset_without_paths(tmp_path) -> None:
     dataset = open_dataset(write_texts(tmp_path / "texts.npz", draft_paths=None))
     assert dataset.paths([0]) is None
-    rules = ["one-hot", "likeliest"]
+    rules = ["one-hot", "most-likely"]
     found = make_plan(dataset, tmp_path / "out", rules=rules, depth=3, workers=1)
     assert {row.rule for row in found.rows} == {"one-hot"}
     assert "otmd collect --paths 10" in found.said[-1]
@@ -534,11 +342,11 @@ def test_a_dataset_without_paths(tmp_path) -> None:
     assert "paths" not in found.said[-1]
 
 
-def test_likeliest_paths_alone(tmp_path) -> None:
+def test_most_likely_paths_alone(tmp_path) -> None:
     dataset = open_dataset(write_texts(tmp_path / "texts.npz"))
     times = Latency([(1, 0.02), (999, 0.03)], [(1, 0.002), (999, 0.002)], 0.0, 1)
     found = make_plan(
-        dataset, tmp_path / "out", rules=["likeliest"], budgets=(2, 400), depth=5, latency=times
+        dataset, tmp_path / "out", rules=["most-likely"], budgets=(2, 400), depth=5, latency=times
     )
     assert found.rows
     assert "At its first level" not in " ".join(found.said)
@@ -550,10 +358,10 @@ def test_likeliest_paths_alone(tmp_path) -> None:
 
 def test_a_tree_costs_what_both_models_read() -> None:
     times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01, 1)
-    likeliest = Choice("", 1.0, (4, 4, 4), 6)
+    likely = Choice("", 1.0, (4, 4, 4), 6)
     # Calls of the draft on 1, 4 and 4 tokens, and of the target on 7.
-    assert times.step(likeliest.shape, likeliest.budget) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
-    assert (likeliest.drafts, likeliest.tree) == (6, "6 nodes, 3 deep")
+    assert times.step(likely.shape, likely.budget) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
+    assert (likely.drafts, likely.tree) == (6, "6 nodes, 3 deep")
     static = Choice("", 1.0, (2, 1), 3, ((0,), (1,), (0, 0)))
     assert times.step(static.shape, static.budget) == pytest.approx(0.1 + 0.2 + 1.3 + 0.03)
     assert (static.drafts, static.tree) == (3, "2+1")

@@ -16,7 +16,6 @@ from otmd.study.planning.texts import (
     read_texts,
     steps_along,
 )
-from otmd.study.planning.tree_choices import Choice, IndependentPaths, StaticTrees
 from otmd.trees import (
     BlockVerification,
     IIDPaths,
@@ -80,38 +79,6 @@ def texts(target: TableModel, draft: TableModel, length: int):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_drafted_probability_is_that_of_enumeration(name):
-    verifier, law, count = RULES[name]
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        p, q = rng.dirichlet(np.full(5, 0.5), 2)
-        drafts = law(q, count)
-        prepared = verifier.prepare(p, drafts)
-        emitted = np.zeros(5)
-        for tokens, prob in zip(*drafts.enumerate(), strict=True):
-            drafted = np.unique(tokens)
-            emitted[drafted] += prob * prepared.conditional_law(tokens)[drafted]
-        for token in np.flatnonzero(p > 1e-6):
-            assert prepared.emission_probs(token).sum() == pytest.approx(
-                emitted[token] / p[token], abs=1e-9
-            )
-
-
-def test_sampled_probability_is_unbiased():
-    rng = np.random.default_rng(1)
-    p, q = rng.dirichlet(np.ones(4), 2)
-    law, verifier = otmd.WithoutReplacement(q, 3), otmd.RecursiveRejection()
-    prepared = verifier.prepare(p, law)
-    pairs = list(zip(*law.enumerate(), strict=True))
-    for token in range(4):
-        exact = (
-            sum(w * prepared.conditional_law(x)[token] for x, w in pairs if token in x) / p[token]
-        )
-        found = [prepared.emission_probs(token, rng=rng, samples=1).sum() for _ in range(4000)]
-        assert abs(np.mean(found) - exact) <= SIGMAS * np.std(found) / 4000**0.5 + 1e-12
-
-
-@pytest.mark.parametrize("name", RULES)
 def test_first_steps_are_block_efficiency(name):
     """Averaged over all texts, the first step is as long as enumeration of drafts and decisions says."""
     (verifier, law, count), (target, draft) = RULES[name], small_pair()
@@ -139,94 +106,55 @@ def test_first_steps_of_block_verification():
 LENGTH, STOP = 6, 2
 
 
-def decoder(rule, target, draft_law, rng):
+def decoder(rule, target, draft, make_law, rng):
     """The tokens and steps that count in one text, written by a decoder that drafts and stops."""
-    text, tokens, steps = (), 0, 0
+    text = ()
+    tokens = steps = 0
     while len(text) <= LENGTH - DEPTH and STOP not in text:
-        before = text
-        law = draft_law(lambda more, before=before: draft_law.model(before + more))
-        emitted = rule.step(lambda more, before=before: target(before + more), law, rng=rng)
+        after = lambda model, before=text: lambda more: model(before + more)  # noqa: E731
+        emitted = rule.step(after(target), make_law(after(draft)), rng=rng)
         if STOP in emitted:
             emitted = emitted[: emitted.index(STOP) + 1]
         text += emitted
-        tokens, steps = tokens + len(emitted), steps + 1
+        tokens += len(emitted)
+        steps += 1
     return tokens, steps
 
 
-NODES = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0))
-SHAPE = ((((),), ()), ())
-# Rule, estimator, tree, and the axis over which copies are summed: 0 leaves how many, 1 the first.
-WITH_REPLACEMENT = {
-    "RRS, paths": ("RRS", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
-    "K-SEQ, paths": ("K-SEQ", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
-    "preference, paths": (
-        "preference",
-        IndependentPaths,
-        Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH),
-        0,
-    ),
-    "optimal, paths": ("optimal", IndependentPaths, Choice("", 1.0, (2,) * DEPTH, 2 * DEPTH), 0),
-    "RRS, static": ("RRS", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
-    "K-SEQ, static": ("K-SEQ", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
-    "preference, static": ("preference", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
-    "optimal, static": ("optimal", StaticTrees, Choice("", 1.0, (2, 2, 1), 5, NODES), 1),
-}
-
-
-def reached_with_replacement(name, known, tokens, p, q):
-    """How far steps reach on independent paths or a static tree; ``known`` keeps what was computed."""
-    rule, kind, choice, axis = WITH_REPLACEMENT[name]
-
-    def own(n, t):
-        key = (p[t].tobytes(), n, tokens[t])
-        if key not in known:
-            law = otmd.WithReplacement(q[t], n)
-            known[key] = emission_probs(RULES[rule][0], p[t], law, tokens[t]).sum(axis=axis)
-        return known[key]
-
-    slots = {n: [np.array([own(n, t) for t in range(len(tokens))])] for n in (1, 2)}
-    return kind("", 1.0, slots, np.arange(1), DEPTH).reached(0, choice)
-
-
-@pytest.mark.parametrize("name", ["RRS", "strata", "block", *WITH_REPLACEMENT])
+@pytest.mark.parametrize("name", ["RRS", "strata", "block"])
 def test_decoders_of_whole_texts(name):
     """Texts that end by themselves and texts that are cut, against 1,500 decoded texts."""
     target, draft = small_pair(5)
-    known = {}
-    if name in WITH_REPLACEMENT:
-        verifier, law, _ = RULES[WITH_REPLACEMENT[name][0]]
-        rule, paths = TokenLevel(verifier), "paths" in name
-        make = lambda model: IIDPaths(model, 2, DEPTH) if paths else TokenTree(model, SHAPE, law)  # noqa: E731
-    elif name == "block":
-        rule, counts = BlockVerification(), (1,) * DEPTH
-        make = lambda model: IIDPaths(model, 1, DEPTH)  # noqa: E731
+    counts = (2, 2, 1)
+    if name == "block":
+        rule = BlockVerification()
+        make_law = lambda model: IIDPaths(model, 1, DEPTH)  # noqa: E731
     else:
         verifier, law, _ = RULES[name]
-        rule, counts = TokenLevel(verifier), (2, 2, 1)
+        rule = TokenLevel(verifier)
         drafted_prob = drafted_prob_of(verifier, law)
-        make = lambda model: TokenTree(model, counts, law)  # noqa: E731
-    make_law = lambda model: make(model)  # noqa: E731
-    make_law.model = draft  # type: ignore[attr-defined]
+        make_law = lambda model: TokenTree(model, counts, law)  # noqa: E731
     exact = np.zeros(2)
     for prob, tokens, p, q in texts(target, draft, LENGTH):
-        own = tokens.index(STOP) + 1 if STOP in tokens else LENGTH
-        if any(token != 0 for token in tokens[own:]):
+        length = tokens.index(STOP) + 1 if STOP in tokens else LENGTH
+        if any(token != 0 for token in tokens[length:]):
             continue
-        prob = float(np.prod(p[np.arange(own), tokens[:own]])) if STOP in tokens else prob
+        if STOP in tokens:
+            prob = float(np.prod(p[np.arange(length), tokens[:length]]))
         if name == "block":
-            every = np.arange(own)
-            reached = reached_by_block(q[every, tokens[:own]] / p[every, tokens[:own]], DEPTH)
-        elif name in WITH_REPLACEMENT:
-            reached = reached_with_replacement(name, known, tokens[:own], p, q)
+            ratios = q[np.arange(length), tokens[:length]] / p[np.arange(length), tokens[:length]]
+            reached = reached_by_block(ratios, DEPTH)
         else:
-            probs = [[drafted_prob(p[t], q[t], n, tokens[t]) for n in counts] for t in range(own)]
+            probs = [
+                [drafted_prob(p[t], q[t], n, tokens[t]) for n in counts] for t in range(length)
+            ]
             reached = reached_by_probs(np.array(probs))
         # A text that ends with its last token must not be taken for one that is cut there.
-        ended = LENGTH + 1 if STOP in tokens and own == LENGTH else LENGTH
-        found = steps_along(reached, ended, DEPTH + ended - LENGTH)
-        exact += prob * np.array([found.tokens, found.steps])
+        ended = LENGTH + 1 if STOP in tokens and length == LENGTH else LENGTH
+        steps = steps_along(reached, ended, DEPTH + ended - LENGTH)
+        exact += prob * np.array([steps.tokens, steps.steps])
     rng = np.random.default_rng(0)
-    seen = np.array([decoder(rule, target, make_law, rng) for _ in range(1500)])
+    seen = np.array([decoder(rule, target, draft, make_law, rng) for _ in range(1500)])
     errors = seen.std(axis=0) / len(seen) ** 0.5
     assert (np.abs(seen.mean(axis=0) - exact) <= SIGMAS * errors + 1e-12).all()
 

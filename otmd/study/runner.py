@@ -1,0 +1,153 @@
+"""Work on many positions or tasks: each result is a part, kept as soon as it is there; all parts are a table.
+
+More than one worker are joblib's processes. Within ``joblib.parallel_config(backend=…)``, the work runs on
+that backend instead, such as Dask's.
+"""
+
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import joblib
+import polars as pl
+
+from otmd.kernel import every_kernel_compiled
+from otmd.models.progress import progress_bar
+from otmd.storage.parquet import parquet_bytes, read_parquet, write_parquet
+from otmd.storage.store import Store
+
+Job = TypeVar("Job")
+Work = Callable[[Job], pl.DataFrame]
+# The jobs whose part is not among these names, each with the name of its part.
+JobsLeft = Callable[[Collection[str]], Iterable[tuple[str, Job]]]
+# With the last two, glibc keeps freed memory for the next position: new pages from the system take longer
+# than the computation. glibc accepts at most 32 MiB for the second of them.
+WORKER_ENVIRONMENT = {
+    "POLARS_MAX_THREADS": "1",
+    "MALLOC_TRIM_THRESHOLD_": str(2**28),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+}
+
+
+class Bar(NamedTuple):
+    """A progress bar: its label, its end, and by how much a part moves it."""
+
+    label: str
+    total: int
+    shown: bool
+    size: Callable[[pl.DataFrame], int] = lambda _: 1
+
+
+def finish_run(
+    work: Work[Job], jobs: JobsLeft[Job], store: Store[pl.DataFrame] | None, workers: int, bar: Bar
+) -> pl.DataFrame:
+    """Finish a run, and return the table of all its parts in the order of their names.
+
+    A store keeps the parts until the table is written as its result. A finished run is only read.
+    """
+    if store is None:
+        return _joined(compute_parts(work, jobs, {}, None, workers, bar))
+    store.check()
+    if not store.finished():
+        with store.held():
+            # Another process may have finished it in the meantime.
+            if not store.finished():
+                tables = compute_parts(work, jobs, dict(store.whole_parts()), store, workers, bar)
+                write_parquet(store.result, _joined(tables))
+            store.remove_parts()
+    return read_parquet(store.result)
+
+
+def _joined(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(tables[name] for name in sorted(tables))
+
+
+def compute_parts(
+    work: Work[Job],
+    jobs: JobsLeft[Job],
+    tables: dict[str, pl.DataFrame],
+    store: Store[pl.DataFrame] | None,
+    workers: int,
+    bar: Bar,
+) -> dict[str, pl.DataFrame]:
+    """Add the missing parts to ``tables`` and to the store, which the caller holds, and return them all."""
+    with progress_bar(bar.label, bar.total, bar.shown) as update:
+        done = sum(map(bar.size, tables.values()))
+        update(done, "")
+        # The generator is closed here, since the garbage collector would swallow an interrupt.
+        with closing(run_jobs(partial(_compiled, work), jobs(tables), workers)) as results:
+            for name, table in results:
+                if store:
+                    store.write(name, parquet_bytes(table))
+                tables[name] = table
+                done += bar.size(table)
+                update(done, "")
+    return tables
+
+
+def _compiled(work: Work[Job], job: tuple[str, Job]) -> tuple[str, pl.DataFrame]:
+    """Do a job with all kernels compiled. Plain ones round differently, and resumed runs would differ."""
+    with every_kernel_compiled():
+        return job[0], work(job[1])
+
+
+def run_jobs(
+    function: Callable[[Any], Any], jobs: Iterable[Any], workers: int
+) -> Generator[Any, None, None]:
+    """Yield the function's result for each job as it finishes, in any order.
+
+    Jobs are drawn as workers become free. One worker is this process, unless another backend of joblib is
+    configured. RuntimeError for a worker process that ends before its work does.
+    """
+    backend, _ = joblib.parallel.get_active_backend()
+    is_configured = type(backend).__name__ != "LokyBackend"
+    if workers == 1 and not is_configured:
+        yield from map(function, jobs)
+        return
+    calls = (joblib.delayed(function)(job) for job in jobs)
+    options: Any = {"batch_size": 1, "return_as": "generator_unordered"}
+    with nullcontext() if is_configured else _processes(), warnings.catch_warnings():
+        # An error here stops the workers, and joblib warns of that.
+        warnings.filterwarnings("ignore", module="joblib")
+        try:
+            # Without memory maps: kernels would be compiled anew for arrays that are only read.
+            yield from joblib.Parallel(workers, max_nbytes=None, **options)(calls)
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "a worker process ended before its work did: it was killed, perhaps for memory (fewer "
+                "workers need less), or it could not import what it runs"
+            ) from error
+
+
+@contextmanager
+def _processes() -> Iterator[None]:
+    """Configure joblib's processes, with one thread each, since they share the CPUs."""
+    before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+    os.environ.update(WORKER_ENVIRONMENT)
+    try:
+        with joblib.parallel_config("loky", inner_max_num_threads=1, initializer=_enter_worker):
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+
+
+def _enter_worker() -> None:
+    # Ctrl-C reaches all processes of a terminal. Only the parent is to act on it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _leave_with_parent(parent: int) -> None:
+    # Otherwise the workers of a parent that was killed would wait for work for minutes.
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
