@@ -1,31 +1,24 @@
-"""What the rates on torch tensors cost on a device, beside a copy of the same probabilities.
+"""Time of the rates on torch tensors, on a device, compared with a copy of the same probabilities.
 
-    python experiments/performance/device_rates.py --device cuda
-    python experiments/performance/device_rates.py --device cpu --rows 16 --output runs/cpu.parquet
+    python -m experiments device_rates --device cuda
+    python -m experiments device_rates --device cpu --rows 16 --output runs/cpu.parquet
 
-The rates read every p and q at least once. The share of the bandwidth is these bytes per second over
-the bytes per second that a copy reads and writes. The best of several rounds counts.
+The rates read every p and q of ``--rows`` positions at least once. The share of the bandwidth is these bytes
+per second over the bytes per second that a copy reads and writes. The best of several rounds counts.
 """
 
-import argparse
 import platform
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from time import perf_counter
 
 import polars as pl
 import torch
 from torch import Tensor
 
-from otmd.storage.parquet import write_parquet
-from otmd.tensors import (
-    TensorRatioCurve,
-    greedy_rates,
-    probs_from_logits,
-    target_only_rates,
-)
+from experiments.runner import RESULTS, markdown, options, save
+from otmd.tensors import TensorRatioCurve, greedy_rates, probs_from_logits, target_only_rates
 
-OUTPUT = Path("paper_figures/results/device_rates.parquet")
 FROM_CURVE = {
     "optimal": TensorRatioCurve.optimal_rates,
     "recursive rejection": TensorRatioCurve.recursive_rejection_rates,
@@ -45,37 +38,23 @@ def synthetic_pair(rows: int, vocab_size: int, device: torch.device) -> tuple[Te
 def rate_tasks(p: Tensor, q: Tensor, n: int) -> dict[str, Callable[[], Tensor]]:
     """Each rate from p and q; rates of the ratio curve also from a curve that is made before."""
     # Validation waits for the device.
-    unchecked = {"validate": False}
-    curve = TensorRatioCurve(p, q, **unchecked)
-
-    def build() -> Tensor:
-        return TensorRatioCurve(p, q, **unchecked).optimal_rates(1)
-
-    def whole(rate: Callable[[TensorRatioCurve, int], Tensor]) -> Callable[[], Tensor]:
-        return lambda: rate(TensorRatioCurve(p, q, **unchecked), n)
-
-    def given(rate: Callable[[TensorRatioCurve, int], Tensor]) -> Callable[[], Tensor]:
-        return lambda: rate(curve, n)
-
-    def target_only() -> Tensor:
-        return target_only_rates(p, q, n, **unchecked)
-
-    def greedy() -> Tensor:
-        return greedy_rates(p, q, n, **unchecked)
+    new_curve = partial(TensorRatioCurve, p, q, validate=False)
+    target_only = partial(target_only_rates, p, q, n, validate=False)
+    greedy = partial(greedy_rates, p, q, n, validate=False)
+    curve = new_curve()
 
     def spechub() -> Tensor:
-        return greedy_rates(p, q, 2, **unchecked)[..., 1:]
+        return greedy_rates(p, q, 2, validate=False)[..., 1:]
 
     def everything() -> Tensor:
-        fresh = TensorRatioCurve(p, q, **unchecked)
+        fresh = new_curve()
         rates = [rate(fresh, n) for rate in FROM_CURVE.values()]
-        rates += [target_only(), greedy(), spechub()]
-        return torch.cat(rates, dim=-1)
+        return torch.cat([*rates, target_only(), greedy(), spechub()], dim=-1)
 
     return {
-        "ratio curve and one rate": build,
-        **{name: whole(rate) for name, rate in FROM_CURVE.items()},
-        **{f"{name}, curve given": given(rate) for name, rate in FROM_CURVE.items()},
+        "ratio curve and one rate": lambda: new_curve().optimal_rates(1),
+        **{name: lambda rate=rate: rate(new_curve(), n) for name, rate in FROM_CURVE.items()},
+        **{f"{name}, curve given": partial(rate, curve, n) for name, rate in FROM_CURVE.items()},
         "target only": target_only,
         "greedy coupling": greedy,
         "SpecHub": spechub,
@@ -98,20 +77,20 @@ def best_seconds(task: Callable[[], object], device: torch.device, rounds: int) 
 
 def copy_bandwidth(tensor: Tensor, rounds: int) -> float:
     """Bytes a second that a copy of the tensor reads and writes."""
-    other = torch.empty_like(tensor)
-    seconds = best_seconds(lambda: other.copy_(tensor), tensor.device, rounds)
+    copy = torch.empty_like(tensor)
+    seconds = best_seconds(lambda: copy.copy_(tensor), tensor.device, rounds)
     return 2 * tensor.nbytes / seconds
 
 
 def measure(p: Tensor, q: Tensor, num_drafts: int, rounds: int) -> pl.DataFrame:
-    """One row for each rate: its time, its mean for n drafts, and the memory it takes beside p and q.
+    """One row for each rate: its time, its mean for n drafts, and the memory it takes in addition to p and q.
 
     In the row of all six rates, the mean is SpecHub's. Rates of a given curve do not read p and q, and have
     no share of the bandwidth.
     """
     device, (rows, vocab_size) = p.device, p.shape
     bandwidth = copy_bandwidth(p, 4 * rounds)
-    found = []
+    measured = []
     for name, task in rate_tasks(p, q, num_drafts).items():
         print(f"{name} …", flush=True)
         before = _reset_peak(device)
@@ -119,7 +98,7 @@ def measure(p: Tensor, q: Tensor, num_drafts: int, rounds: int) -> pl.DataFrame:
         peak = None if before is None else torch.cuda.max_memory_allocated(device) - before
         seconds = best_seconds(task, device, rounds)
         share = (p.nbytes + q.nbytes) / seconds / bandwidth
-        found.append(
+        measured.append(
             {
                 "rate": name,
                 "seconds": seconds,
@@ -140,26 +119,19 @@ def measure(p: Tensor, q: Tensor, num_drafts: int, rounds: int) -> pl.DataFrame:
         "copy_bandwidth": bandwidth,
     }
     schema = {"peak_bytes": pl.Int64, "bandwidth_share": pl.Float64}
-    return pl.DataFrame([at | row for row in found], schema_overrides=schema)
+    return pl.DataFrame([at | row for row in measured], schema_overrides=schema)
 
 
-def print_table(table: pl.DataFrame) -> None:
-    """Print one line a rate."""
-    first = table.row(0, named=True)
-    print(
-        f"\n{first['device']}, torch {first['torch']}, {first['rows']} × {first['vocab_size']} "
-        f"{first['dtype']}, n = {first['num_drafts']}; a copy moves "
-        f"{first['copy_bandwidth'] / 1e9:.1f} GB/s\n"
-    )
-    print("| rate | ms | positions/s | share of copy bandwidth | peak memory, MB | mean |")
-    print("|---|---|---|---|---|---|")
+def as_table(table: pl.DataFrame) -> str:
+    """One line a rate, as Markdown."""
+    lines = []
     for row in table.iter_rows(named=True):
         peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 1e6:.0f}"
         share = "" if row["bandwidth_share"] is None else f"{row['bandwidth_share']:.1%}"
-        print(
-            f"| {row['rate']} | {1e3 * row['seconds']:.2f} | {row['positions_per_second']:,.0f} | "
-            f"{share} | {peak} | {row['mean']:.6f} |"
-        )
+        times = [f"{1e3 * row['seconds']:.2f}", f"{row['positions_per_second']:,.0f}"]
+        lines.append([row["rate"], *times, share, peak, f"{row['mean']:.6f}"])
+    heads = ("rate", "ms", "positions/s", "share of copy bandwidth", "peak memory, MB", "mean")
+    return markdown(heads, lines)
 
 
 def _wait(device: torch.device) -> None:
@@ -181,23 +153,18 @@ def _device_name(device: torch.device) -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Measure, print the table, write the rows and return them."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rows", type=int, default=128, help="positions at a time")
-    parser.add_argument("--vocab-size", type=int, default=151_936)
-    parser.add_argument("--num-drafts", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    chosen = parser.parse_args(arguments)
+    sizes = {"rows": 128, "vocab_size": 151_936, "num_drafts": 4, "rounds": 5}
+    output = RESULTS / "device_rates.parquet"
+    chosen = options(__name__, arguments, device="cpu", **sizes, output=output)
     device = torch.device(chosen.device)
     p, q = synthetic_pair(chosen.rows, chosen.vocab_size, device)
     table = measure(p, q, chosen.num_drafts, chosen.rounds)
-    print_table(table)
-    write_parquet(chosen.output, table)
+    at = table.row(0, named=True)
+    print(
+        f"\n{at['device']}, torch {at['torch']}, {at['rows']} × {at['vocab_size']} {at['dtype']}, "
+        f"n = {at['num_drafts']}; a copy moves {at['copy_bandwidth'] / 1e9:.1f} GB/s\n\n{as_table(table)}"
+    )
+    save(chosen.output, table, chosen)
     return table
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,6 +28,7 @@ from otmd.study.report import (
 )
 from otmd.study.style import MARKS, SPARE_MARKS, marks
 from otmd.study.summary import DEFAULT_BY
+from paper_figures.__main__ import main as draw_paper_figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,8 +212,8 @@ def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
 
 def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
     table.write_parquet(tmp_path / "results.parquet")
-    script = runpy.run_path(str(ROOT / "paper_figures" / "gaps.py"))
-    script["main"]([str(tmp_path / "results.parquet"), str(tmp_path / "out" / "gaps.pdf")])
+    results, figure = tmp_path / "results.parquet", tmp_path / "out" / "gaps.pdf"
+    draw_paper_figures(["gaps", "--results", str(results), "--output", str(figure)])
     assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
     assert "gaps.pdf" in capsys.readouterr().out
 
