@@ -53,12 +53,7 @@ def summarise(
     """
     cells = rows.select(*settings, rule).unique(maintain_order=True)
     prompts = rows.select("domain", "prompt").unique(maintain_order=True)
-    if rows.height != cells.height * prompts.height:
-        expected = f"{cells.height} settings for each of {prompts.height} prompts"
-        raise ValueError(f"rows: got {rows.height}, expected {expected}")
-    single = prompts.group_by("domain").len().filter(pl.col("len") < 2)["domain"].to_list()
-    if single:
-        raise ValueError(f"rows: got one prompt of {single}, expected two or more")
+    _require_complete(rows, cells, prompts)
     ordered = prompts.join(cells, how="cross").join(
         rows, on=["domain", "prompt", *settings, rule], how="left", maintain_order="left"
     )
@@ -67,7 +62,8 @@ def summarise(
     weights = resampled(prompts["domain"].to_list())
     means = tokens.sum(axis=0) / steps.sum(axis=0)
     draws = (weights @ tokens) / (weights @ steps)
-    listed, summary = cells.to_dicts(), []
+    listed = cells.to_dicts()
+    summary = []
     for at, cell in enumerate(listed):
         row = {**cell, "value": means[at], "error": draws[:, at].std(ddof=1)}
         base = listed.index(compared) if (compared := {**cell, rule: reference}) in listed else at
@@ -76,6 +72,15 @@ def summarise(
             row["difference_error"] = (draws[:, at] - draws[:, base]).std(ddof=1)
         summary.append({**row, "prompts": prompts.height, "steps": steps[:, at].sum()})
     return pl.DataFrame(summary, infer_schema_length=None)
+
+
+def _require_complete(rows: pl.DataFrame, cells: pl.DataFrame, prompts: pl.DataFrame) -> None:
+    if rows.height != cells.height * prompts.height:
+        expected = f"{cells.height} settings for each of {prompts.height} prompts"
+        raise ValueError(f"rows: got {rows.height}, expected {expected}")
+    single = prompts.group_by("domain").len().filter(pl.col("len") < 2)["domain"].to_list()
+    if single:
+        raise ValueError(f"rows: got one prompt of {single}, expected two or more")
 
 
 def cell_text(row: pl.DataFrame) -> str:

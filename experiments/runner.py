@@ -14,7 +14,6 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -98,29 +97,34 @@ def run(
         common["spec"] = script.with_suffix(".toml")
     chosen = options(name, arguments, **(common | defaults))
     listed = tasks(chosen) if tasks else read_tasks(chosen.spec)
-    sweep = Sweep(function, listed, data=data(listed))
-    if not chosen.quiet:
-        left = sum(not (chosen.parts / f"{sweep.key(task)}.parquet").exists() for task in listed)
-        minutes = left * seconds_a_task / chosen.workers / 60
-        words = f"{left} of {len(listed)} tasks are left, about {minutes:.1f} minutes"
-        print(f"{words} with {chosen.workers} workers", file=sys.stderr)
-    with ExitStack() as stack:
-        executor = None
-        if chosen.scheduler:
-            from distributed import Client
-
-            try:
-                client = stack.enter_context(Client(chosen.scheduler))
-            except OSError as error:
-                sys.exit(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
-            executor = client.get_executor()
-        progress = not chosen.quiet
-        table = run_sweep(sweep, chosen.parts, chosen.workers, executor, progress=progress)
+    table = _sweep(Sweep(function, listed, data=data(listed)), chosen, seconds_a_task)
     if summarise:
         save(chosen.output.with_name(f"{chosen.output.stem}_prompts.parquet"), table, chosen)
         table = summarise(table)
     save(chosen.output, table, chosen)
     return table
+
+
+def _sweep(sweep: Sweep, chosen: Namespace, seconds_a_task: float) -> pl.DataFrame:
+    """Compute what is left of a sweep; say before how much that is."""
+    progress = not chosen.quiet
+    if progress:
+        parts = (chosen.parts / f"{sweep.key(task)}.parquet" for task in sweep.tasks)
+        left = sum(not part.exists() for part in parts)
+        minutes = left * seconds_a_task / chosen.workers / 60
+        words = f"{left} of {len(sweep.tasks)} tasks are left, about {minutes:.1f} minutes"
+        print(f"{words} with {chosen.workers} workers", file=sys.stderr)
+    if not chosen.scheduler:
+        return run_sweep(sweep, chosen.parts, chosen.workers, progress=progress)
+    from distributed import Client
+
+    try:
+        client = Client(chosen.scheduler)
+    except OSError as error:
+        sys.exit(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
+    with client:
+        executor = client.get_executor()
+        return run_sweep(sweep, chosen.parts, chosen.workers, executor, progress=progress)
 
 
 def require(good: bool, option: str, value: object, expected: str) -> None:
@@ -154,7 +158,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def show(*tables: pl.DataFrame) -> None:
     """Print tables with all their rows and columns."""
-    style = {"tbl_rows": -1, "tbl_cols": -1, "tbl_width_chars": 250, "fmt_str_lengths": 40}
+    style: dict[str, Any] = {
+        "tbl_rows": -1,
+        "tbl_cols": -1,
+        "tbl_width_chars": 250,
+        "fmt_str_lengths": 40,
+    }
     with pl.Config(**style, float_precision=4, tbl_hide_dataframe_shape=True):
         for table in tables:
             print(table)

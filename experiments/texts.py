@@ -155,7 +155,8 @@ def along_texts(
     settings: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
     """Rows of a prompt's texts, one text at each temperature."""
-    pair, seed = load_pair(settings["target"], settings["draft"]), settings["seed"]
+    pair = load_pair(settings["target"], settings["draft"])
+    seed = settings["seed"]
     of = all_prompts(tuple(settings["sources"]), seed)[prompt]
     for text in sample_texts(pair, of, settings["length"], temperatures, seed):
         for row in measure(pair, text, np.random.default_rng([seed, *text.tokens])):

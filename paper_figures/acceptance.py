@@ -53,12 +53,12 @@ def first_look(results: Path) -> Figure:
     summary = summarise(load_results(results)).filter(temperature=1.0)
     rates = {}
     for bar in BARS:
-        found = summary.filter(law=bar.law, verifier=bar.verifier, num_drafts=bar.num_drafts)
-        if found.height != 1:
-            rows = f"{found.height} rows of {bar.label}"
+        part = summary.filter(law=bar.law, verifier=bar.verifier, num_drafts=bar.num_drafts)
+        if part.height != 1:
+            rows = f"{part.height} rows of {bar.label}"
             raise ValueError(f"results: {results} has {rows}, expected one")
         columns = pl.col("rate", "rate_low", "rate_high", "optimal") * 100
-        rates[bar.label] = found.select(columns).row(0)
+        rates[bar.label] = part.select(columns).row(0)
     figure = Figure(figsize=(TWO_COLUMNS, 2.7))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.33, right=0.97, top=0.97, bottom=0.17)

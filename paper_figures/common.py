@@ -17,7 +17,8 @@ POSITION = ("draft", "temperature", "domain", "prompt_id", "index")
 ABOUT = ("entropy", "top_draft", "total_variation")
 MEASURED = ("optimal", "rate", "rate_low", "rate_high", "gap", "gap_low", "gap_high")
 # In inches, and in points.
-HEADLINE, LABEL_HEIGHT = 0.18, 7.6
+HEADLINE = 0.18
+LABEL_HEIGHT = 7.6
 
 CHOICES = {
     "α*, with": ("WithReplacement", None),

@@ -101,7 +101,8 @@ def peer_line(
     if solved.is_empty():
         return None
     unit = UNITS[column]
-    sizes, values = solved["size"].to_numpy(), solved[column].to_numpy() / unit
+    sizes = solved["size"].to_numpy()
+    values = solved[column].to_numpy() / unit
     end = sizes[-1], values[-1]
     if failed:
         needed = max((failed[0]["bytes"] or 0.0) / unit, float(values.max()))
@@ -243,7 +244,7 @@ def lp_scaling(results: Path) -> Figure:
     figure.supxlabel("vocabulary V, with n = 2 drafts", fontsize=8)
     figure.canvas.draw()
     for axes, lines in drawn:
-        # Among lines that end at one height, the one that got further stands higher.
+        # Among lines that end at one height, the one that reached further stands higher.
         style = {"annotation_clip": False, "arrowprops": {"shrinkB": 3}}
         label_ends(axes, lines, lambda line: (line.end[1], -line.values[-1], line.end[0]), **style)
     return figure

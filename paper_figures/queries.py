@@ -90,7 +90,8 @@ def upper_bound() -> Numbers:
 def quality() -> Numbers:
     """α* with four drafts at equal total variation, and whether its range is kept."""
     rows = read_quality().filter(law="WithReplacement", verifier="RecursiveRejection")
-    distance, optimal = rows["total_variation"].to_numpy(), rows["optimal"].to_numpy()
+    distance = rows["total_variation"].to_numpy()
+    optimal = rows["optimal"].to_numpy()
     most = largest_optimum(distance, 4) + ROUNDING
     kept = ((optimal >= 1 - distance - ROUNDING) & (optimal <= most)).all()
     even = rows.filter(quality=0.5)
@@ -158,7 +159,7 @@ def hub_theorem() -> Numbers:
 
 
 def hub_below() -> Numbers:
-    """How often the hub wins where the theorem is silent."""
+    """Share of positions at which the hub wins where the theorem is silent."""
     rows = wide(["SpecHub", "α*, with"], 2).filter(pl.col("top_draft") < 0.5)
     ahead = (pl.col("SpecHub") > pl.col("α*, with")).cast(pl.Float64)
     share = by_name(rows, {"share": ahead})["share"]
@@ -248,7 +249,7 @@ def poisson() -> Numbers:
     """The error of taking the conditional Poisson law for drafts without replacement."""
     errors = misstated(positions())
     mean = errors.sort("value").row(0, named=True)
-    most = errors["largest"].max()
+    most = errors["largest"].to_numpy().max()
     at = {"temperature": mean["temperature"], "n": mean["num_drafts"], "mean": interval(mean)}
     return {"so": most < 0.001, "most": 100 * most, **at}
 
@@ -293,14 +294,15 @@ def differences(choice: str, base: str) -> pl.DataFrame:
 
 
 def significant(cells: pl.DataFrame) -> str:
-    """How many differences are significant, alone and after Holm's correction for their number."""
+    """Number of differences that are significant, alone and after Holm's correction for their number."""
     ordered = cells.sort("p").with_row_index("rank")
     limit = LEVEL / (cells.height - pl.col("rank").cast(pl.Float64))
     kept = ordered.with_columns(holm=(pl.col("p") <= limit).cast(pl.Int8).cum_min() == 1)
     words = []
     for name, sign in (("ahead", 1), ("behind", -1)):
         side = kept.filter(pl.col("value") * sign > 0)
-        alone, corrected = side.filter(pl.col("p") <= LEVEL).height, side.filter("holm").height
+        alone = side.filter(pl.col("p") <= LEVEL).height
+        corrected = side.filter("holm").height
         counted = f"{alone} at the 5% level, {corrected} by Holm"
         words.append(f"{name} in {side.height} of {cells.height} cells ({counted})")
     return ", ".join(words)
@@ -414,7 +416,7 @@ def over_floor(num_drafts: int, column: str, all_counts: bool) -> Numbers:
     """Distance of the Gumbel list to a published floor: the least, and the mean of n drafts at T = 1."""
     rows = couplings().filter(num_drafts=num_drafts)
     table = couplings() if all_counts else rows
-    least = (table["gumbel_list_high"] - table[column]).min()
+    least = (table["gumbel_list_high"] - table[column]).to_numpy().min()
     above = over_prompts(rows.filter(temperature=1.0), pl.col("gumbel_list") - pl.col(column))
     numbers = {"count": table.height, "least": 100 * least, "above": interval(above)}
     return {"so": least >= -ROUNDING, **numbers}
@@ -423,7 +425,8 @@ def over_floor(num_drafts: int, column: str, all_counts: bool) -> Numbers:
 def top_over_rejection() -> Numbers:
     """The Gumbel top n, without verification, against recursive rejection."""
     lead = pl.col("gumbel_top") - pl.col("recursive_without")
-    counts, temperatures = (1, 2, 4), (0.6, 1.0)
+    counts = (1, 2, 4)
+    temperatures = (0.6, 1.0)
     cells = {
         (n, t): over_prompts(couplings().filter(num_drafts=n, temperature=t), lead)
         for n in counts
@@ -482,7 +485,8 @@ def lossy_over_strata() -> Numbers:
 def lossy_texts() -> Numbers:
     """Divergence of lossy rules over a text, against the least divergence at their rates."""
     table = read("lossy_texts")
-    words, significant_waste = [], []
+    words = []
+    significant_waste = []
     for (rule, count), part in table.group_by("rule", "num_drafts", maintain_order=True):
         wasted = over_prompts(part, pl.col("kl") - pl.col("least_kl"))
         significant_waste.append(wasted["low"] > 0)
@@ -498,7 +502,8 @@ def lossy_texts() -> Numbers:
 
 def over_rejection(row: Numbers) -> str:
     """The lead over recursive rejection with its interval."""
-    value, around = row["difference"], ERRORS * row["difference_error"]
+    value = row["difference"]
+    around = ERRORS * row["difference_error"]
     return f"{value:+.2f} ({value - around:+.2f} to {value + around:+.2f})"
 
 
@@ -524,7 +529,7 @@ def hub_trees(temperature: float) -> Numbers:
 def one_path() -> Numbers:
     """Block verification against the sequence-level optimum."""
     table = read("sequence_optimum").filter(law="one path", rule="block verification")
-    gap = table["largest_gap"].max()
+    gap = table["largest_gap"].to_numpy().max()
     return {"so": gap < 1e-6, "problems": table["steps"].sum(), "gap": gap}
 
 

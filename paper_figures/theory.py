@@ -10,7 +10,9 @@ import otmd
 from otmd.study.style import FAINT, INK, MARKS, QUIET
 
 SIZE = (5.0, 3.2)
-TARGET, DRAFT, DRAFTS = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3), 2
+TARGET = np.array([1 / 3, 0, 2 / 3])
+DRAFT = np.full(3, 1 / 3)
+DRAFTS = 2
 INSIDE, OUTSIDE = "#0072B2", "#D55E00"
 STRATA = ("#0072B2", "#009E73", "#CC79A7")
 

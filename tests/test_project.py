@@ -209,6 +209,9 @@ PLAIN = [
     "otmd/laws/race",
     "otmd/registry.py",
     "otmd/tensors",
+    "experiments",
+    "paper_figures",
+    "tests/experiments",
 ]
 ODD_WORDS = re.compile(
     r"(?<![a-z])((un)?likeliest|chances?|beside|wanted|output law|other half)(?![a-z])", re.I

@@ -37,7 +37,8 @@ def run_fixed(control: audit.Control, num_samples: int) -> audit.Losslessness:
     """An audit of a fixed number of samples."""
     rng = np.random.default_rng(0)
     sampler = audit.sampler_of(control.verifier, rng=rng)
-    p, law = control.target_probs, control.law
+    p = control.target_probs
+    law = control.law
     return audit.losslessness(sampler, p, law, num_samples, FALSE_ALARM, batched=True, rng=rng)
 
 

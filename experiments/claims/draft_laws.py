@@ -30,8 +30,10 @@ COUNTS = (2, 3, 4, 8)
 SHARPNESS = (0.7, 1.0, 1.4, 2.0)
 FALLING = (0.6, 1.0, 1.5)
 TOPS = (0, 1, 2, 4)
-POISSON_AT, POISSON_COUNTS = (1.0,), (2, 3, 4)
-ORDERS_AT, ORDERS_COUNTS = (0.6, 1.0), (2, 4, 8)
+POISSON_AT = (1.0,)
+POISSON_COUNTS = (2, 3, 4)
+ORDERS_AT = (0.6, 1.0)
+ORDERS_COUNTS = (2, 4, 8)
 CLOSE, LOOSE = 2e-3, 1e-2
 DEFAULTS = {"sharpness": 1.0, "falling": 1.0, "top": 0.0}
 """Parameters of a law, where nothing else is said."""
@@ -133,7 +135,8 @@ def own_order_rate(target: FloatArray, law: otmd.Stratified) -> float:
     cell, the preferred ones of a stratum or the rest of them: each is accepted with the probability
     min(p, q_j Π_{i≠j} s_i), which takes its share from s_j.
     """
-    number, inclusion = law.strata, law.inclusion_probs()
+    number = law.strata
+    inclusion = law.inclusion_probs()
     preferred = target >= inclusion
     open_probs = np.ones(law.num_drafts)
     for first in (True, False):
@@ -238,7 +241,8 @@ def peeled_order(target: FloatArray, slots: Slots) -> IntArray:
 
     Once other strata have accepted, a token needs only p ≥ q_j Π_{i≠j} s_i to be accepted whole.
     """
-    number, inclusion = slots.number, slots.token_probs
+    number = slots.number
+    inclusion = slots.token_probs
     left = np.ones(slots.num_drafts)
     peeled = np.zeros(target.size, bool)
     turn = np.full(target.size, np.iinfo(np.int64).max)

@@ -38,7 +38,8 @@ def ceilings(about: pl.DataFrame) -> dict[int, dict[str, FloatArray]]:
                 (step(logits[prompt][0][at]), step(logits[prompt][1][at]))
                 for prompt, at in rows.select("prompt_id", "position").iter_rows()
             ]
-            half, numbers = rows["half"].to_numpy(), rows["row"].to_numpy()
+            half = rows["half"].to_numpy()
+            numbers = rows["row"].to_numpy()
             by_count = _bounds(pairs, half, rows["entropy"].to_numpy())
             for n, by_name in zip(COUNTS, by_count, strict=True):
                 for name, values in zip(NAMES, by_name, strict=True):

@@ -24,7 +24,7 @@ from otmd.engines import lossy
 from otmd.engines.catalogue import distances
 
 COUNTS = (1, 4)
-DIVERGENCES = ("total_variation", "kl")
+DIVERGENCES: tuple[Any, ...] = ("total_variation", "kl")
 
 Output = tuple[np.ndarray, float]
 
@@ -117,7 +117,7 @@ def certain_ways(count: int) -> list[Way]:
             name,
             "certain",
             count,
-            partial(rule.law, num_drafts=count),
+            lambda q, rule=rule: rule.law(q, count),
             partial(rule.output_distribution, num_drafts=count),
         )
         for name, rule in SIBLINGS.items()
@@ -127,7 +127,8 @@ def certain_ways(count: int) -> list[Way]:
 def position_rows(p: np.ndarray, q: np.ndarray) -> Iterator[dict[str, Any]]:
     """One row a rule at one position."""
     for ways in (sampled_ways(), *map(certain_ways, COUNTS)):
-        law, strata = ways[0].law(q), otmd.Stratified(q, ways[0].num_drafts)
+        law = ways[0].law(q)
+        strata = otmd.Stratified(q, ways[0].num_drafts)
         fronts = {name: otmd.lossy_frontier(p, law, name) for name in DIVERGENCES}
         others = {name: otmd.lossy_frontier(p, strata, name) for name in DIVERGENCES}
         lossless = {

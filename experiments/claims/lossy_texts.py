@@ -41,7 +41,7 @@ class Models(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What a rule wrote, and the measured numbers of each token (N, 7), in the order of MEASURED."""
+    """Tokens that a rule wrote, and the measured numbers of each token (N, 7), in the order of MEASURED."""
 
     tokens: Prefix
     measured: FloatArray
@@ -73,7 +73,8 @@ def stratified(num_drafts: int) -> Callable[[FloatArray], otmd.DraftLaw]:
 
 def models_after(prompt: int, draft: str) -> Models:
     """Both models after a prompt."""
-    pair, text = load_pair("default", draft), chosen_prompts()[prompt]
+    pair = load_pair("default", draft)
+    text = chosen_prompts()[prompt]
     target, drafting = (after_prompt(m, pair.target, text) for m in (pair.target, pair.draft))
     return Models(target, drafting, frozenset(pair.target.stop_tokens))
 
@@ -105,7 +106,8 @@ def written(
 
 def next_token(place: Place, way: Way, uniform: float) -> tuple[int, list[float]]:
     """A token from the rule's output distribution, and the numbers of MEASURED."""
-    p, frontiers = place.target, place.frontiers(way)
+    p = place.target
+    frontiers = place.frontiers(way)
     output, rate = way.output(p, place.draft)
     cumulative = output.cumsum()
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
@@ -120,7 +122,8 @@ def lossy_texts(
 ) -> Iterator[dict[str, Any]]:
     """One row a rule: sums over the tokens of its text."""
     ways = [*sampled_ways(), *certain_ways(NUM_DRAFTS)]
-    models, step = models_after(prompt, draft), otmd.Processing(temperature)
+    models = models_after(prompt, draft)
+    step = otmd.Processing(temperature)
     for way, text in zip(ways, written(models, ways, step, length, rng), strict=True):
         sums = dict(zip(MEASURED, text.measured.sum(axis=0).tolist(), strict=True))
         about = {"rule": way.rule, "drafts": way.drafts, "num_drafts": way.num_drafts}

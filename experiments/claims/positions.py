@@ -21,7 +21,9 @@ from otmd.models import Prompt, load_prompts
 
 DOMAINS = ("code", "maths", "chat", "prose")
 TEMPERATURES = (0.3, 0.6, 0.8, 1.0, 1.5)
-PER_DOMAIN, PER_TEXT, LENGTH = 16, 3, 24
+PER_DOMAIN = 16
+PER_TEXT = 3
+LENGTH = 24
 
 
 class Models(NamedTuple):
@@ -65,7 +67,8 @@ def positions(
     prompt: int, draft: str, temperature: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Target and draft distributions at the positions of a prompt's text of this temperature."""
-    step, arrays = Processing(temperature), stored(chosen_prompts()[prompt])
+    step = Processing(temperature)
+    arrays = stored(chosen_prompts()[prompt])
     for at in np.flatnonzero(arrays["temperature"] == temperature):
         yield step(arrays["target"][at]), step(arrays[draft][at])
 
@@ -104,7 +107,7 @@ def _collect(target: Any, drafts: dict[str, Any], prompt: Prompt) -> bytes:
         for text in texts
     ]
     prefixes = [text[:t] for text, of_text in zip(texts, middles, strict=True) for t in of_text]
-    arrays = {"temperature": np.repeat(TEMPERATURES, list(map(len, middles)))}
+    arrays: dict[str, Any] = {"temperature": np.repeat(TEMPERATURES, list(map(len, middles)))}
     for name, draft in {"target": target, **drafts}.items():
         read = model if draft is target else after_prompt(draft, target, prompt)
         logits = np.stack(read.logits(prefixes))[:, : target.token_count]

@@ -37,7 +37,8 @@ def positions(
     rng: np.random.Generator, kept: int, num_drafts: int, temperature: float, count: int
 ) -> Iterator[dict[str, Any]]:
     """Both methods at positions spread over the dataset."""
-    dataset, step = collected(DRAFT), otmd.Processing(temperature)
+    dataset = collected(DRAFT)
+    step = otmd.Processing(temperature)
     rule = otmd.Optimal()
     for number in np.linspace(0, len(dataset) - 1, count).astype(int):
         position = dataset.positions[number]

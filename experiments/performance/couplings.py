@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> None:
     defaults: dict[str, Any] = {"vocab_size": 151_936, "rounds": 15, "temperatures": (1.0,)}
     chosen = options(__name__, arguments, **defaults)
     numbers = np.random.default_rng(0).random(chosen.vocab_size)
-    lines, seconds = [], {}
+    lines = []
+    seconds = {}
     for position in synthetic_positions(chosen.vocab_size, tuple(chosen.temperatures)):
         p, q = position.target, position.draft
         runs = {

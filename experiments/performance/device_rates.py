@@ -88,7 +88,8 @@ def measure(p: Tensor, q: Tensor, num_drafts: int, rounds: int) -> pl.DataFrame:
     In the row of all six rates, the mean is SpecHub's. Rates of a given curve do not read p and q, and have
     no share of the bandwidth.
     """
-    device, (rows, vocab_size) = p.device, p.shape
+    device = p.device
+    rows, vocab_size = p.shape
     bandwidth = copy_bandwidth(p, 4 * rounds)
     measured = []
     for name, task in rate_tasks(p, q, num_drafts).items():

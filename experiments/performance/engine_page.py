@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> dict[str, float]:
     draft_logits = logits + torch.randn_like(logits)
     target = logits.softmax(-1)
     drafted = draft_logits.softmax(-1)
-    code, n = page_code(), chosen.drafts
+    code = page_code()
+    n = chosen.drafts
     strata = code["make_strata"](drafted, n, chosen.top)
     drafts = code["draft"](*strata[1:], n)
     parts = {

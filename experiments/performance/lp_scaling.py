@@ -150,7 +150,8 @@ def _race(programs: list[Program], names: tuple[str, ...], rounds: int) -> Itera
                 raise RuntimeError(f"{program}: ended {answer.status}, expected an optimum to time")
     for program, times in seconds.items():
         columns = {name: value for name, value in zip(names, program, strict=True) if name}
-        best, median = min(times), sorted(times)[len(times) // 2]
+        best = min(times)
+        median = sorted(times)[len(times) // 2]
         times_of = {"best_seconds": best, "median_seconds": median}
         yield {**columns, "variables": prepared[program][1], **times_of}
 
@@ -213,7 +214,8 @@ def comparison_of_forms(table: pl.DataFrame) -> str:
 
 def comparison_of_backends(table: pl.DataFrame) -> str:
     """The same program by HiGHS directly, by scipy and by cvxpy."""
-    rows, lines = table.filter(claim="backends").sort("variables"), []
+    rows = table.filter(claim="backends").sort("variables")
+    lines = []
     keys = ("size", "num_drafts", "form", "merge", "variables")
     for (size, n, form, merge, variables), part in rows.group_by(keys, maintain_order=True):
         seconds = dict(part.select("backend", "best_seconds").rows())

@@ -41,7 +41,8 @@ BACKENDS: dict[str, tuple[str, str | None]] = {
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 """The tolerances with which otmd calls HiGHS. scipy and cvxpy, with 1e-7 by default, take the same."""
 
-_MOST_REPEATS, _REPEAT_SECONDS = 5, 1.0
+_MOST_REPEATS = 5
+_REPEAT_SECONDS = 1.0
 _MOST_MEMORY = 6 * 2**30
 
 
@@ -131,6 +132,7 @@ def _solve(target: np.ndarray, law: otmd.DraftLaw, case: Case) -> dict[str, Any]
     program = build_program(problem, case.form)
     built = time.perf_counter()
     run = solver_of(problem, program, case.backend)
+    answer = SolverAnswer("failed", "not solved yet")
     seconds: list[float] = []
     while not seconds or (len(seconds) < _MOST_REPEATS and sum(seconds) < _REPEAT_SECONDS):
         start = time.perf_counter()

@@ -87,7 +87,8 @@ def solve_as_program(
     form: str, solver: str, num_drafts: int, limit: float, p: Floats, q: Floats
 ) -> float:
     """α* as a linear program or maximum flow, from the listing of the tuples to the certificate."""
-    law, options = otmd.WithReplacement(q, num_drafts), {"time_limit": limit}
+    law = otmd.WithReplacement(q, num_drafts)
+    options = {"time_limit": limit}
     options = options if solver == "highs" else None
     solution = otmd.solve_transport(p, law, form, solver, options=options, throw=False)
     if solution.status == "time limit":
@@ -126,7 +127,8 @@ def ready_chain(num_drafts: int, p: Floats, q: Floats, _: int) -> Run:
     target, draft = (torch.tensor(mass, dtype=torch.float32) for mass in (p, q))
 
     def run() -> Outcome:
-        left, rejected = target, 1.0
+        left = target
+        rejected = 1.0
         for _ in range(num_drafts):
             left = torch.relu(left - draft)
             mass = left.sum()

@@ -27,7 +27,10 @@ from otmd.verifiers import verifiers_serving
 ONE_THREAD = True
 LARGE = 151_936
 SIZES = [*(2**k for k in range(2, 11)), 48, 96, *(4**k for k in range(6, 10)), 49_152, LARGE]
-MOST_KEPT, ENOUGH, WARM_UP, MEMORY_LIMIT = 1024, 1.0, 60.0, 4 * 2**30
+MOST_KEPT = 1024
+ENOUGH = 1.0
+WARM_UP = 60.0
+MEMORY_LIMIT = 4 * 2**30
 STATUS = {TimeoutError: "time limit", MemoryError: "memory limit", ImportError: "not installed"}
 SHOWN = (48, 1024, 16_384, LARGE)
 KEYS = ["task", "law", "num_drafts"]
@@ -127,8 +130,10 @@ def measure(sizes: list[int], rounds: int, limit: float) -> pl.DataFrame:
 
 def compare(table: pl.DataFrame) -> pl.DataFrame:
     """Compare every row with otmd's own and with the sort, at the same position."""
-    answer, seconds = pl.col("answer"), pl.col("seconds")
-    ours, at = pl.col("name") == "otmd", [*KEYS, "vocab_size"]
+    answer = pl.col("answer")
+    seconds = pl.col("seconds")
+    ours = pl.col("name") == "otmd"
+    at = [*KEYS, "vocab_size"]
     sorts = seconds.filter(pl.col("task") == "sort").first().over("vocab_size")
     return table.with_columns(
         difference=answer - answer.filter(ours).first().over(at),

@@ -19,7 +19,8 @@ from experiments.performance.timing import best_times, synthetic_logits
 from experiments.runner import markdown, options
 from otmd.kernel import in_threads, num_threads
 
-VOCAB_SIZE, NOISE = 151_936, 1.0
+VOCAB_SIZE = 151_936
+NOISE = 1.0
 
 
 @numba.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
@@ -50,7 +51,8 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
             draft[i].sum()
 
     with_three, with_all = (otmd.WithReplacement(draft, n) for n in (3, 8))
-    without, optimum = otmd.WithoutReplacement(draft, 4), otmd.optimal_acceptance
+    without = otmd.WithoutReplacement(draft, 4)
+    optimum = otmd.optimal_acceptance
     rates = [
         (otmd.RecursiveRejection(), with_three),
         (otmd.KSequential(), with_three),
@@ -85,7 +87,8 @@ def in_so_many(threads: int, run: Callable[[], object]) -> None:
 def main(arguments: list[str]) -> None:
     """Time and print."""
     chosen = options(__name__, arguments, positions=96, rounds=40)
-    every, runs = num_threads(), calls(*batch(chosen.positions))
+    every = num_threads()
+    runs = calls(*batch(chosen.positions))
     tasks = {
         (name, count): partial(in_so_many, count, run)
         for name, run in runs.items()

@@ -92,7 +92,7 @@ def level_rates(evidence: Evidence, rule: str) -> FloatArray:
     return sums.swapaxes(0, 1)
 
 
-def product(sums: FloatArray) -> FloatArray:
+def product(sums: FloatArray) -> Any:
     """Tokens per step if positions were alike and independent, from sums over prompts (…, levels, 2)."""
     return 1.0 + np.cumprod(sums[..., 0] / sums[..., 1], axis=-1).sum(axis=-1)
 
@@ -128,7 +128,8 @@ def decoded(
 
 def tree_of(rule: str) -> Callable[[Any], TreeLaw]:
     """The law of the trees of a rule, from the draft model."""
-    candidate, choice = CANDIDATES[rule], choice_of(rule)
+    candidate = CANDIDATES[rule]
+    choice = choice_of(rule)
     if candidate.paths:
         return lambda model: IIDPaths(model, choice.shape[0], len(choice.shape))
     if choice.budget and not choice.nodes:

@@ -161,9 +161,11 @@ def measure(
     positions: int, pair: Pair, text: Text, rng: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     """Tokens a step at positions spread evenly over a text, for every size, law and rule."""
-    step, size = otmd.Processing(text.temperature), pair.target.token_count
+    step = otmd.Processing(text.temperature)
+    size = pair.target.token_count
     models = [after_text(model, text.before) for model in (pair.target, pair.draft)]
-    count, read = min(positions, len(text.tokens)), 0
+    count = min(positions, len(text.tokens))
+    read = 0
     for position in np.linspace(0, len(text.tokens) - 1, count).astype(int).tolist():
         for model in models:
             model.extend(text.tokens[read:position])

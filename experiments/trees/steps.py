@@ -93,7 +93,8 @@ def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth
     count = max(len(passing) - depth + 1, 0)
     states = np.zeros((count, rates.shape[1]))
     states[:, state] = 1.0
-    reached, expected = [np.ones(count)], np.ones(count)
+    reached = [np.ones(count)]
+    expected = np.ones(count)
     for k in range(depth):
         expected += np.einsum("ti,ti->t", states, rates[k : k + count])
         states = np.einsum("ti,tij->tj", states, passing[k : k + count])
@@ -109,7 +110,8 @@ def block_starts(target: FloatArray, draft: FloatArray, tokens: list[int], depth
     every = np.arange(len(tokens))
     ratios = draft[every, tokens] / target[every, tokens]
     count = max(len(ratios) - depth + 1, 0)
-    reached, expected = reached_by_block(ratios, depth)[:count], np.ones(count)
+    reached = reached_by_block(ratios, depth)[:count]
+    expected = np.ones(count)
     path = np.ones(count)
     for k in range(depth):
         for start in range(count):

@@ -42,7 +42,7 @@ def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
 
 
-def test_every_answer_stands_beside_its_time(rows: pl.DataFrame) -> None:
+def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     solved = rows.filter(pl.col("status") == "solved")
     assert (solved["seconds"] > 0).all()
     assert set(solved["size"]) == {4, 8, 300}
