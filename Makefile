@@ -69,7 +69,6 @@ fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each targe
 bench: $(READY_BENCH)  ## time otmd compared with its peers, redraw docs/images/peers.svg (about ten minutes)
 	$(BIN)/python -m experiments peers $(ARGS)
 	@set -e; for name in $(BENCH); do $(BIN)/python -m experiments $$name; done
-	$(BIN)/python -m experiments device_rates --rows 16 --output runs/device_rates.parquet
 	$(BIN)/python -m paper_figures peers
 
 experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing where it was stopped

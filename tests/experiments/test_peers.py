@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from experiments.performance.peer_solvers import (
     LAWS,
     Peer,
     list_peers,
-    ready_pot,
     scan_prefixes,
     timed,
 )
@@ -88,13 +86,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     row, again = peers.first_call(pot, pair(5), 5, 1.0)
     assert (row["status"], again) == ("not installed", None)
     assert "pip install pot" in row["note"]
-
-
-@pytest.mark.skipif(find_spec("ot") is None, reason="POT is not installed")
-def test_pot_finds_the_optimum() -> None:
-    p, q = pair(7)
-    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2)).rate
-    assert ready_pot(p, q, 7)().answer == pytest.approx(best, abs=1e-9)
 
 
 @pytest.mark.parametrize(("law", "n"), [("with", 2), ("with", 4), ("without", 2)])

@@ -1,4 +1,4 @@
-"""Steps along texts are those of the rules: against enumeration, and against a decoder that drafts."""
+"""Steps along texts are those of the rules, against enumeration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import otmd
 from experiments.estimates import cell_text, summarise
-from experiments.trees.sequence_optimum import merge_rest, reduced_models
+from experiments.trees.sequence_optimum import reduced_models
 from experiments.trees.steps import (
     OPTIMAL,
     block_starts,
@@ -29,8 +29,6 @@ from otmd.trees import (
 )
 
 DEPTH = 3
-# Two-sided, of a normal distribution: false alarms once in 160,000.
-SIGMAS = 4.5
 
 
 def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
@@ -124,35 +122,6 @@ def test_block_verification_along_texts_is_block_efficiency():
     assert expected > token_wise.value + 0.01
 
 
-def test_a_decoder_begins_its_steps_where_the_text_says():
-    """Expected steps along texts against a decoder that drafts: false alarms as SIGMAS says."""
-    target, draft = small_pair()
-    verifier, law = TREES["RRSw"]
-    count = 3
-    expected = 0.0
-    for prob, *text in texts(target, draft, count + 1):
-        tokens, p, q = text
-        pairs = [
-            emission_and_rate(verifier, p[i], law(q[i], 2), token) for i, token in enumerate(tokens)
-        ]
-        passing = np.array([emission.sum() for emission, _ in pairs])
-        rates = np.array([rate for _, rate in pairs])
-        starts = token_level_starts(passing[:, None, None], rates[:, None], 0, 2)
-        expected += prob * decoded(starts)[1]
-    rng = np.random.default_rng(1)
-    steps = []
-    for _ in range(1500):
-        written: tuple[int, ...] = ()
-        steps.append(0)
-        while len(written) < count:
-            after = lambda model, text=written: lambda more: model((*text, *more))  # noqa: E731
-            tree = TokenTree(after(draft), (2, 2), law)
-            written += TokenLevel(verifier).step(after(target), tree, rng=rng)
-            steps[-1] += 1
-    error = np.std(steps, ddof=1) / len(steps) ** 0.5
-    assert abs(np.mean(steps) - expected) < SIGMAS * error
-
-
 @pytest.mark.parametrize(("prob", "per_step"), [(0.0, 1.0), (1.0, 3.0)])
 def test_steps_without_randomness(prob, per_step):
     starts = token_level_starts(np.full((13, 1, 1), prob), np.full((13, 1), prob), 0, 2)
@@ -203,17 +172,6 @@ def test_rules_are_compared_on_the_same_prompts_or_not_at_all():
         summarise(clustered_rows()[1:], ["depth"], "rule", "RRS")
     with pytest.raises(ValueError, match="one prompt of"):
         summarise(clustered_rows(prompts=3), ["depth"], "rule", "RRS")
-
-
-def test_merging_tokens_keeps_mass_and_hides_no_more_than_it_must():
-    rng = np.random.default_rng(5)
-    target, draft = rng.dirichlet(np.ones(30), size=2)
-    kept, reduced = merge_rest(target, draft, 4)
-    assert kept.tolist() == np.argsort(-(target + draft))[:3].tolist()
-    assert np.abs(reduced.sum(axis=1) - 1).max() < 1e-12
-    assert np.abs(reduced[:, :3] - np.stack([target, draft])[:, kept]).max() < 1e-12
-    apart = np.abs(target - draft).sum()
-    assert np.abs(reduced[0] - reduced[1]).sum() <= apart
 
 
 def test_small_models_are_the_laws_of_the_large_ones():
