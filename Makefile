@@ -16,9 +16,9 @@ SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-CLAIMS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_choice law_orders invariance lossy_rules lossy_texts
-SEQUENCES := spectr_paths spechub_depths sequence_optimum
-FIGURES := first_look lp_scaling peers spectr_acceptance draft_quality spechub domain_rates resolution_grid laws choice draft_laws theory
+BENCH := optimal_plan couplings threads engine_page decoding
+EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
+  invariance lossy_rules lossy_texts audit_faults spectr_paths spechub_depths sequence_optimum lp_scaling
 
 .PHONY: help setup demo test fuzz bench experiments figures lint format docs paper clean clean-all
 
@@ -66,21 +66,21 @@ test: $(READY_DEV)  ## run the whole test suite, the real-model test included
 fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
 
-bench: $(READY_BENCH)  ## time otmd beside its peers, redraw docs/images/peers.svg (about five minutes)
-	$(BIN)/python experiments/performance/peers.py $(ARGS)
-	$(BIN)/python experiments/performance/optimal_plan.py
-	$(BIN)/python paper_figures/peers.py
+bench: $(READY_BENCH)  ## time otmd compared with its peers, redraw docs/images/peers.svg (about ten minutes)
+	$(BIN)/python -m experiments peers $(ARGS)
+	@set -e; for name in $(BENCH); do $(BIN)/python -m experiments $$name; done
+	$(BIN)/python -m paper_figures peers
 
-experiments: $(READY_DEMO)  ## measure the papers' claims again, going on where it was stopped
-	@set -e; for name in $(CLAIMS); do $(BIN)/python experiments/claims/$$name.py $(ARGS); done
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_NUM_THREADS=1 \
-	  $(BIN)/python experiments/claims/resolution_grid.py --workers 1
-	@set -e; for name in $(SEQUENCES); do $(BIN)/python experiments/sequences/$$name.py; done
+experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing where it was stopped
+	@set -e; for name in $(EXPERIMENTS); do $(BIN)/python -m experiments $$name $(ARGS); done
+	$(BIN)/python -m experiments law_choice
+	$(BIN)/python -m experiments resolution_grid --workers 1
+	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
+	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
+	$(BIN)/python -m experiments plan_against_decoding --datasets runs/more-skip runs/more-ngram --repeats 1
 
 figures: $(READY_DEMO)  ## draw every figure and fill in the tables of claims, from stored results
-	$(BIN)/python paper_figures/gaps.py paper_figures/results/gaps.parquet docs/images/gaps.svg
-	@set -e; for name in $(FIGURES) $(SEQUENCES); do $(BIN)/python paper_figures/$$name.py; done
-	$(BIN)/python paper_figures/claims_table.py
+	$(BIN)/python -m paper_figures $(ARGS)
 
 lint: $(READY_DEV)  ## ruff, pyright and the layering contract
 	$(BIN)/ruff check .

@@ -1,35 +1,23 @@
-"""Figures of the theory pages: the curve W, the cut, the race, the taut string and strata, on small examples.
+"""Figures of the theory pages, on small examples: the curve W, the cut, the race, the string, strata."""
 
-python paper_figures/theory.py
-python paper_figures/theory.py figures/mine
-"""
-
-import sys
-from collections.abc import Callable
-from itertools import chain, combinations
-from pathlib import Path
-from typing import TYPE_CHECKING
+from itertools import combinations
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 import otmd
-from otmd.study.style import FAINT, INK, MARKS, QUIET, save_figure
+from otmd.study.style import FAINT, INK, MARKS, QUIET
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-SCRIPT = "paper_figures/theory.py"
-FOLDER = Path("docs/images")
 SIZE = (5.0, 3.2)
-TARGET, DRAFT, DRAFTS = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3), 2
+TARGET = np.array([1 / 3, 0, 2 / 3])
+DRAFT = np.full(3, 1 / 3)
+DRAFTS = 2
 INSIDE, OUTSIDE = "#0072B2", "#D55E00"
 STRATA = ("#0072B2", "#009E73", "#CC79A7")
 
 
-def _axes(title: str, across: str, upwards: str) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
-
+def _axes(title: str, across: str, upwards: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left")
@@ -40,26 +28,22 @@ def _axes(title: str, across: str, upwards: str) -> "tuple[Figure, Axes]":
 
 def _subsets(size: int) -> list[list[int]]:
     """Every set of tokens."""
-    return [
-        list(chosen)
-        for chosen in chain.from_iterable(
-            combinations(range(size), count) for count in range(size + 1)
-        )
-    ]
+    sizes = range(size + 1)
+    return [list(subset) for k in sizes for subset in combinations(range(size), k)]
 
 
-def curve() -> "Figure":
+def curve() -> Figure:
     """W(C), with the loss of each verifier of drafts with replacement."""
     figure, axes = _axes("Every loss is a height of W", "ratio C", "mass of p above C·q")
     ratios = np.linspace(0, DRAFTS + 0.2, 400)
     ratio_curve = otmd.RatioCurve(TARGET, DRAFT)
     axes.plot(ratios, ratio_curve.hockey_stick(ratios), color=INK)
     law = otmd.WithReplacement(DRAFT, num_drafts=DRAFTS)
-    place = 0.0
+    ratio = 0.0
     for _ in range(DRAFTS):
-        height = float(ratio_curve.hockey_stick(place))
-        axes.plot([place, place, place + height], [0, height, 0], color=FAINT, lw=0.9, zorder=1)
-        place += height
+        height = float(ratio_curve.hockey_stick(ratio))
+        axes.plot([ratio, ratio, ratio + height], [0, height, 0], color=FAINT, lw=0.9, zorder=1)
+        ratio += height
     for rule, label, above in (
         (otmd.RecursiveRejection(), "recursive rejection, at $C_3$", 0.03),
         (otmd.KSequential(), "K-SEQ, at ρ*", -0.005),
@@ -77,8 +61,8 @@ def curve() -> "Figure":
     return figure
 
 
-def cut() -> "Figure":
-    """Every set of tokens in the plane of its masses, beside the drafts' containment."""
+def cut() -> Figure:
+    """Every set of tokens in the plane of its masses, and the drafts' containment."""
     figure, axes = _axes("α* is one less the largest fall below the curve", "q(H)", "p(H)")
     share = np.linspace(0, 1, 200)
     axes.plot(share, share**DRAFTS, color=INSIDE)
@@ -101,7 +85,7 @@ def cut() -> "Figure":
     return figure
 
 
-def race() -> "Figure":
+def race() -> Figure:
     """One run of the race: the drafts are the first arrivals."""
     figure, axes = _axes("The first arrivals are the drafts", "time", "token")
     rates = np.array([0.35, 0.25, 0.2, 0.12, 0.08])
@@ -127,7 +111,7 @@ def race() -> "Figure":
     return figure
 
 
-def string() -> "Figure":
+def string() -> Figure:
     """Containment over target mass, and the string of a rule that loses less than it must."""
     figure, axes = _axes("Pull a string tight over the points", "p(H)", "g(H) − loss")
     target, draft = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.3, 0.5])
@@ -150,7 +134,7 @@ def string() -> "Figure":
     return figure
 
 
-def strata() -> "Figure":
+def strata() -> Figure:
     """A draft distribution cut into three strata of equal weight."""
     figure, axes = _axes("One draft from each stratum", "token, by q", "probability")
     draft = np.exp(-0.28 * np.arange(16))
@@ -160,22 +144,10 @@ def strata() -> "Figure":
         tokens = np.flatnonzero(law.strata == stratum)
         share = draft[tokens].sum()
         axes.bar(tokens, draft[tokens], color=colour, label=f"stratum {stratum}: q = {share:.2f}")
-    axes.plot(law.inclusion_probs(), "o", color=INK, ms=3.5, label="chance to be drafted")
+    axes.plot(law.inclusion_probs(), "o", color=INK, ms=3.5, label="probability to be drafted")
     axes.legend()
     axes.set_xticks([])
     return figure
 
 
-FIGURES: "tuple[Callable[[], Figure], ...]" = (curve, cut, race, string, strata)
-
-
-def main(arguments: list[str]) -> None:
-    """Draw all of them into a folder, or into that of the docs."""
-    folder = Path(arguments[0]) if arguments else FOLDER
-    for draw in FIGURES:
-        for path in save_figure(draw, [folder / f"theory_{draw.__name__}.svg"], SCRIPT):
-            print(path)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+FIGURES = (curve, cut, race, string, strata)

@@ -233,6 +233,9 @@ PLAIN = [
     "otmd/study",
     "otmd/storage",
     "otmd/cli",
+    "experiments",
+    "paper_figures",
+    "tests/experiments",
 ]
 ODD_WORDS = re.compile(
     r"(?<![a-z])((un)?likeliest|chances?|beside|wanted|output law|other half)(?![a-z])", re.I

@@ -1,11 +1,10 @@
-"""The price of invariance: couplings by shared clocks beside verifiers and the optimum, at real positions.
+"""The price of invariance: couplings by shared clocks compared with verifiers and the optimum.
 
-    python experiments/claims/invariance.py
+    python -m experiments invariance
 
-Reads the texts of draft_laws.py, and collects them if they are not there. The target is
-SmolLM2-135M-Instruct, the draft the same model with layers left out. Stores a row for each position,
-temperature and number of drafts, with the rates of couplings and verifiers, both optima, and the published
-floors.
+Reads the positions of ``positions.py``, and collects them if they are not there. Stores a row for each
+position, temperature and number of drafts, with the rates of couplings and verifiers, both optima, and the
+published floors.
 """
 
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import sweep_script
-from draft_laws import chosen_prompts, text_file, texts_of
 
 import otmd
+from experiments.claims.positions import positions, texts_of
+from experiments.runner import run, show
 from otmd.probabilities import FloatArray
 
 COUNTS = (1, 2, 4)
@@ -29,16 +28,6 @@ RATES = {
     "recursive_without": (otmd.RecursiveRejection(), otmd.WithoutReplacement),
     "gumbel_top": (otmd.GumbelTop(), otmd.WithoutReplacement),
 }
-
-
-def positions(
-    prompt: int, draft: str, temperature: float
-) -> Iterator[tuple[FloatArray, FloatArray]]:
-    """Target and draft distributions at the positions of a prompt's text of this temperature."""
-    step = otmd.Processing(temperature)
-    with np.load(text_file(chosen_prompts()[prompt])) as stored:
-        for at in np.flatnonzero(stored["temperature"] == temperature):
-            yield step(stored["target"][at]), step(stored[draft][at])
 
 
 def floors(target: FloatArray, drafted: FloatArray, num_drafts: int) -> dict[str, float]:
@@ -73,24 +62,14 @@ def invariance(
             yield {"index": index, "num_drafts": num_drafts, **rates(target, drafted, num_drafts)}
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Measure, and print mean rates, and how often the Gumbel top n accepts more than recursive rejection."""
-    table = sweep_script.run(
-        invariance,
-        __doc__ or "",
-        12.0,
-        arguments,
-        texts_of,
-    )
+    table = run(invariance, arguments, 12.0, data=texts_of)
     better = (pl.col("gumbel_top_low") > pl.col("recursive_without_high")).alias("top_better")
     worse = (pl.col("gumbel_top_high") < pl.col("recursive_without_low")).alias("top_worse")
     numbers = pl.col(pl.Float64).exclude("temperature")
-    means = table.with_columns(better, worse).group_by("temperature", "num_drafts")
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=200):
-        shown = means.agg(pl.len(), numbers.mean(), pl.col("top_better", "top_worse").mean())
-        print(shown.sort("temperature", "num_drafts").unpivot(index=["temperature", "num_drafts"]))
+    by = ["temperature", "num_drafts"]
+    groups = table.with_columns(better, worse).group_by(by)
+    means = groups.agg(pl.len(), numbers.mean(), pl.col("top_better", "top_worse").mean())
+    show(means.sort(by).unpivot(index=by))
     return table
-
-
-if __name__ == "__main__":
-    main()

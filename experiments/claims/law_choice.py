@@ -1,28 +1,27 @@
 """A summary of what ``draft_laws.py`` measured: fitted parameters, differences, and what is left to gain.
 
-    python experiments/claims/law_choice.py
-    python experiments/claims/law_choice.py --rows runs/two_sizes_positions.parquet
+    python -m experiments law_choice
+    python -m experiments law_choice --rows runs/two_sizes_positions.parquet
 
-Prompts are cut in two halves. A parameter is fitted on one half and its rate is reported on the other, both
-ways, so that every prompt is reported on. Intervals are 95%, by a bootstrap over prompts within domains;
+Prompts are cut in two halves. A parameter is fitted on one half and its rate is reported on the held-out one,
+both ways, so that every prompt is reported on. Intervals are 95%, by a bootstrap over prompts within domains;
 differences are of the same positions. Stores a row for each draft, temperature, number of drafts and choice;
 what is stored of other drafts stays.
 """
 
-import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from draft_laws import COUNTS, ROWS, TEMPERATURES
-from law_ceiling import ceilings
 
+from experiments.claims.draft_laws import COUNTS, DEFAULTS, ROWS
+from experiments.claims.law_ceiling import ceilings
+from experiments.claims.positions import TEMPERATURES
+from experiments.estimates import resampled
+from experiments.runner import RESULTS, options, save, show
 from otmd.probabilities import BoolArray, FloatArray
-from otmd.storage.parquet import write_parquet
 
-RESULTS = Path("paper_figures/results/draft_laws.parquet")
 KEYS = ("domain", "prompt_id", "draft", "temperature", "position")
 NAME = ("law", "rule", "sharpness", "falling", "top")
 RESAMPLES = 2000
@@ -61,9 +60,7 @@ FITTED = {
 """Law and rule, and the parameters that are fitted; the others stay at their defaults."""
 
 BASES = {"greedy": "greedy", "stratified": "stratified", "k_sequential": "with, K-SEQ"}
-"""Choices that all others are compared with, by the name of the columns."""
-
-DEFAULTS = {"sharpness": 1.0, "falling": 1.0, "top": 0.0}
+"""Choices that the rest is compared with, by the name of the columns."""
 
 
 class Measured(NamedTuple):
@@ -95,9 +92,9 @@ def measured(table: pl.DataFrame, num_drafts: int) -> Measured:
         "row"
     )
     variants = rows.select(NAME).unique().sort(NAME).with_row_index("variant")
-    places = rows.join(about.select(*KEYS, "row"), on=KEYS).join(variants, on=NAME)
+    numbers = rows.join(about.select(*KEYS, "row"), on=KEYS).join(variants, on=NAME)
     rates = np.full((about.height, variants.height), np.nan)
-    rates[places["row"].to_numpy(), places["variant"].to_numpy()] = places["rate"].to_numpy()
+    rates[numbers["row"].to_numpy(), numbers["variant"].to_numpy()] = numbers["rate"].to_numpy()
     return Measured(about, variants, rates)
 
 
@@ -118,33 +115,32 @@ def family(of: Measured, law: str, rule: str, free: str = "") -> list[int]:
 def fitted(
     of: Measured, variants: list[int], like: Callable[[str, float], pl.Expr], bins: bool = False
 ) -> Chosen:
-    """Take for each half of the positions the variant that is best on the other half.
+    """Take for each half of the positions the variant that is best on the held-out half.
 
     ``like(draft, temperature)`` selects the positions to fit on. With ``bins`` a variant is chosen for each
     range of the draft's entropy.
     """
-    rates, words = np.full(of.about.height, np.nan), {}
-    half, entropy = of.about["half"].to_numpy(), of.about["entropy"].to_numpy()
+    rates = np.full(of.about.height, np.nan)
+    half = of.about["half"].to_numpy()
+    entropy = of.about["entropy"].to_numpy()
+    parameters = {}
     for draft in drafts_of(of):
         for temperature in TEMPERATURES:
-            own = _where(of, (pl.col("draft") == draft) & (pl.col("temperature") == temperature))
+            reported = _where(of, same(draft, temperature))
             fit = _where(of, like(draft, temperature))
-            said = []
+            words = []
             for side in (0, 1):
-                fit_rows, own_rows = fit & (half != side), own & (half == side)
-                edges = (
-                    np.quantile(entropy[fit_rows], np.linspace(0, 1, BINS + 1)[1:-1])
-                    if bins
-                    else []
-                )
-                fit_bin, own_bin = np.digitize(entropy, edges), np.digitize(entropy, edges)
+                fit_rows = fit & (half != side)
+                shares = np.linspace(0, 1, BINS + 1)[1:-1]
+                edges = np.quantile(entropy[fit_rows], shares) if bins else []
+                level = np.digitize(entropy, edges)
                 for at in range(len(edges) + 1):
-                    best = _best(of.rates[fit_rows & (fit_bin == at)], variants)
-                    taken = own_rows & (own_bin == at)
-                    rates[taken] = of.rates[taken, best]
-                    said.append(_words(of, best))
-            words[draft, temperature] = "; ".join(said)
-    return Chosen(rates, words)
+                    best = _best(of.rates[fit_rows & (level == at)], variants)
+                    rows = reported & (half == side) & (level == at)
+                    rates[rows] = of.rates[rows, best]
+                    words.append(_words(of, best))
+            parameters[draft, temperature] = "; ".join(words)
+    return Chosen(rates, parameters)
 
 
 def _where(of: Measured, which: pl.Expr) -> BoolArray:
@@ -152,12 +148,12 @@ def _where(of: Measured, which: pl.Expr) -> BoolArray:
 
 
 def _best(rates: FloatArray, variants: list[int]) -> int:
-    own = rates[:, variants]
-    own = own[~np.isnan(own).any(axis=1)]
-    if own.size == 0:
+    complete = rates[:, variants]
+    complete = complete[~np.isnan(complete).any(axis=1)]
+    if complete.size == 0:
         return variants[0]
     # Rounding must not decide between variants of equal rates.
-    return variants[int(np.argmax(own.mean(axis=0).round(9)))]
+    return variants[int(np.argmax(complete.mean(axis=0).round(9)))]
 
 
 def _words(of: Measured, variant: int) -> str:
@@ -188,108 +184,86 @@ TRANSFER: dict[str, tuple[Callable[[str, float], pl.Expr], bool]] = {
 
 def choices(of: Measured) -> dict[str, Chosen]:
     """All choices that were measured with one number of drafts."""
-    found = {}
+    by_name = {}
     for name, (law, rule) in PLAIN.items():
-        if own := family(of, law, rule):
-            found[name] = Chosen(of.rates[:, own[0]], {})
-    for name, given in FITTED.items():
-        if own := family(of, *given):
-            found[name] = fitted(of, own, same)
+        if variants := family(of, law, rule):
+            by_name[name] = Chosen(of.rates[:, variants[0]], {})
+    for name, free in FITTED.items():
+        if variants := family(of, *free):
+            by_name[name] = fitted(of, variants, same)
     strata = family(of, *FITTED["stratified, fitted"])
-    others = len(drafts_of(of)) > 1
     for name, (like, bins) in TRANSFER.items():
-        if name == OTHER_PAIRS and not others:
-            continue
-        found[name] = fitted(of, strata, like, bins)
-    if "stratified, ratio order" in found:
-        two = [found[name].rates for name in ("stratified", "stratified, ratio order")]
-        found["stratified, better order"] = Chosen(np.maximum(*two), {})
-    return found
+        if name != OTHER_PAIRS or len(drafts_of(of)) > 1:
+            by_name[name] = fitted(of, strata, like, bins)
+    if "stratified, ratio order" in by_name:
+        two = [by_name[name].rates for name in ("stratified", "stratified, ratio order")]
+        by_name["stratified, better order"] = Chosen(np.maximum(*two), {})
+    return by_name
 
 
-def resampled(prompts: pl.DataFrame) -> FloatArray:
-    """How often each prompt is drawn in each resample (RESAMPLES, prompts), within domains."""
-    rng, domains = np.random.default_rng(0), prompts["domain"].to_numpy()
-    drawn = np.zeros((RESAMPLES, prompts.height))
-    for domain in np.unique(domains):
-        own = np.flatnonzero(domains == domain)
-        # One draw fewer than prompts, else intervals of few prompts are too short (Rao & Wu 1988).
-        counts = rng.multinomial(own.size - 1, np.full(own.size, 1 / own.size), size=RESAMPLES)
-        drawn[:, own] = counts * own.size / (own.size - 1)
-    return drawn
-
-
-def summary(of: Measured, found: dict[str, Chosen], num_drafts: int) -> Iterator[dict[str, Any]]:
+def summary(of: Measured, by_name: dict[str, Chosen], num_drafts: int) -> Iterator[dict[str, Any]]:
     """Mean rates, and their differences to other choices at the same positions, with intervals."""
     prompts = of.about.select("domain", "prompt_id").unique().sort("domain", "prompt_id")
-    prompts = prompts.with_row_index("prompt")
-    drawn = resampled(prompts)
-    number = of.about.join(prompts, on=["domain", "prompt_id"], maintain_order="left")[
-        "prompt"
-    ].to_numpy()
+    weights = resampled(prompts["domain"].to_list(), RESAMPLES)
+    numbered = of.about.join(
+        prompts.with_row_index("prompt"), on=["domain", "prompt_id"], maintain_order="left"
+    )
+    number = numbered["prompt"].to_numpy()
     for draft in drafts_of(of):
         for temperature in TEMPERATURES:
-            own = _where(of, same(draft, temperature))
-            for name, chosen in found.items():
-                there = own & ~np.isnan(chosen.rates)
-                if not there.any():
+            cell = _where(of, same(draft, temperature))
+            for name, chosen in by_name.items():
+                rows = cell & ~np.isnan(chosen.rates)
+                if not rows.any():
                     continue
                 row = {
                     "draft": draft,
                     "temperature": temperature,
                     "num_drafts": num_drafts,
                     "choice": name,
-                    "positions": int(there.sum()),
+                    "positions": int(rows.sum()),
                     "parameters": chosen.parameters.get((draft, temperature)),
                 }
                 values = {"": chosen.rates}
-                for base, other in BASES.items():
-                    values[f"_over_{base}"] = chosen.rates - found[other].rates
+                for base, compared in BASES.items():
+                    values[f"_over_{base}"] = chosen.rates - by_name[compared].rates
                 for suffix, value in values.items():
-                    mean, low, high, error = interval(value[there], number[there], drawn)
-                    row |= {f"value{suffix}": mean, f"low{suffix}": low, f"high{suffix}": high}
-                    row[f"error{suffix}"] = error
+                    ends = interval(value[rows], number[rows], weights)
+                    names = ("value", "low", "high", "error")
+                    row |= {f"{n}{suffix}": end for n, end in zip(names, ends, strict=True)}
                 yield row
 
 
 def interval(
-    values: FloatArray, prompt: FloatArray, drawn: FloatArray
+    values: FloatArray, prompt: FloatArray, weights: FloatArray
 ) -> tuple[float, float, float, float]:
     """The mean of the values, its interval and its standard error, by resampled prompts."""
-    sums = np.bincount(prompt, values, drawn.shape[1])
-    counts = np.bincount(prompt, minlength=drawn.shape[1])
-    means = (drawn @ sums) / (drawn @ counts)
+    sums = np.bincount(prompt, values, weights.shape[1])
+    counts = np.bincount(prompt, minlength=weights.shape[1])
+    means = (weights @ sums) / (weights @ counts)
     low, high = np.quantile(means, [0.025, 0.975])
     return float(values.mean()), float(low), float(high), float(means.std(ddof=1))
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Read the rows, choose, store the summary, and print it at temperature 1."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, default=ROWS)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    chosen = parser.parse_args(arguments)
+    output = RESULTS / "draft_laws.parquet"
+    chosen = options(__name__, arguments, rows=ROWS, output=output)
     table = pl.read_parquet(chosen.rows)
     rows: list[dict[str, Any]] = []
-    bounds = None
-    for num_drafts in COUNTS:
-        of = measured(table, num_drafts)
-        # The positions are the same for every number of drafts.
-        bounds = ceilings(of.about) if bounds is None else bounds
-        above = {name: Chosen(rates, {}) for name, rates in bounds[num_drafts].items()}
-        rows += summary(of, choices(of) | above, num_drafts)
+    # The positions are the same for every number of drafts.
+    bounds = ceilings(measured(table, COUNTS[0]).about)
+    for n in COUNTS:
+        of = measured(table, n)
+        above = {name: Chosen(rates, {}) for name, rates in bounds[n].items()}
+        rows += summary(of, choices(of) | above, n)
     result = pl.DataFrame(rows, infer_schema_length=None)
     kept = [result]
     if chosen.output.exists():
         before = pl.read_parquet(chosen.output)
         kept.insert(0, before.filter(~pl.col("draft").is_in(result["draft"].unique().to_list())))
-    write_parquet(chosen.output, pl.concat(kept))
+    save(chosen.output, pl.concat(kept), chosen)
     keys = ("draft", "num_drafts", "choice")
-    at = result.filter(temperature=1.0).select(*keys, "value", "value_over_stratified", "positions")
-    with pl.Config(tbl_rows=-1, float_precision=4, fmt_str_lengths=40, tbl_width_chars=120):
-        print(at.sort(keys))
+    shown = result.filter(temperature=1.0).sort(keys)
+    show(shown.select(*keys, "value", "value_over_stratified", "positions"))
     return result
-
-
-if __name__ == "__main__":
-    main()

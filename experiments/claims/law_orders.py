@@ -1,12 +1,12 @@
-"""The preference rule on strata: its orders, and shares of the strata by position.
+"""Orders of the preference rule on strata, and shares of the strata by position.
 
-    python experiments/claims/law_orders.py
+    python -m experiments law_orders
 
-Measures the rule at the first position of each text that ``draft_laws.py`` collected, in four orders: its
-own, the largest ratio first, the better of both, and the default, which is the better of its own and one by
-half octaves of the ratio. All are lossless, since the order depends on p and q alone. Beside them stand the
-law's optimum and the rule on drafts with replacement. Each stratum may also have a smaller or larger share
-than the one below it; the best share at each position bounds what a choice by q alone could gain.
+Measures the rule at the first position of each text of ``positions.py``, in four orders: its own, the largest
+ratio first, the better of both, and the default, which is the better of its own and one by half octaves of
+the ratio. All are lossless, since the order depends on p and q alone. Compared with them are the law's
+optimum and the rule on drafts with replacement. Each stratum may also have a smaller or larger share than the
+one below it; the best share at each position bounds what a choice by q alone could gain.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import sweep_script
-from draft_laws import chosen_prompts, collected, own_order, ratio_order, text_file
 
 import otmd
+from experiments.claims.draft_laws import own_order, ratio_order
+from experiments.claims.positions import PER_DOMAIN, chosen_prompts, stored, texts_of
+from experiments.runner import run, show
 from otmd.probabilities import FloatArray
 
 PROMPTS = range(12)
@@ -25,52 +26,49 @@ FALLING = (0.4, 0.6, 0.8, 1.0, 1.25, 1.6)
 """The share of each stratum in units of that below it."""
 BINS = 3
 """Ranges of the draft's largest probability, for each of which a share is chosen."""
+ORDERS = ("own_order", "ratio_order", "better_order", "default")
 
 
 def orders(
     rng: np.random.Generator, draft: str, temperature: float, num_drafts: int
 ) -> Iterator[dict[str, Any]]:
     """A row for each prompt."""
-    step, chosen = otmd.Processing(temperature), chosen_prompts()
-    per_domain = len(chosen) // 4
-    for number, prompt in enumerate(chosen):
-        if number % per_domain not in PROMPTS:
+    step = otmd.Processing(temperature)
+    for number, prompt in enumerate(chosen_prompts()):
+        if number % PER_DOMAIN not in PROMPTS:
             continue
-        with np.load(text_file(prompt)) as arrays:
-            at = int(np.flatnonzero(arrays["temperature"] == temperature)[0])
-            target, drafted = step(arrays["target"][at]), step(arrays[draft][at])
-        law = otmd.Stratified(drafted, num_drafts)
-        alike = otmd.WithReplacement(drafted, num_drafts)
-        own, ratio, default = (
-            float(otmd.acceptance_rate(rule, target, law))
-            for rule in (
-                otmd.Preference(own_order),
-                otmd.Preference(ratio_order),
-                otmd.Preference(),
-            )
-        )
-        yield {
-            "domain": prompt.domain,
-            "prompt_id": prompt.id,
-            "own_order": own,
-            "ratio_order": ratio,
-            "better_order": max(own, ratio),
-            "default": default,
-            "optimum": float(otmd.optimal_acceptance(target, law).rate),
-            "with_replacement": float(otmd.acceptance_rate(otmd.Preference(), target, alike)),
-            "greedy": float(otmd.optimal_acceptance(target, otmd.Greedy(drafted, num_drafts)).rate),
-            "top_draft": float(drafted.max()),
-            **{
-                f"shares_{falling:g}": shared(target, drafted, num_drafts, falling)
-                for falling in FALLING
-            },
-        }
+        arrays = stored(prompt)
+        at = int(np.flatnonzero(arrays["temperature"] == temperature)[0])
+        target, drafted = step(arrays["target"][at]), step(arrays[draft][at])
+        about = {"domain": prompt.domain, "prompt_id": prompt.id}
+        yield about | position_rates(target, drafted, num_drafts)
 
 
-def shared(target: FloatArray, draft: FloatArray, num_drafts: int, falling: float) -> float:
-    """The rule's rate on strata each of which has ``falling`` times the share of the one below."""
-    law = otmd.Stratified(draft, num_drafts, shares=falling ** np.arange(num_drafts)[::-1])
-    return float(otmd.acceptance_rate(otmd.Preference(), target, law))
+def position_rates(target: FloatArray, draft: FloatArray, num_drafts: int) -> dict[str, float]:
+    """Rates of all orders and shares at one position."""
+
+    def rate(rule: otmd.Verifier, law: otmd.DraftLaw) -> float:
+        return float(otmd.acceptance_rate(rule, target, law))
+
+    strata = otmd.Stratified(draft, num_drafts)
+    preference = otmd.Preference()
+    rates = {
+        "own_order": rate(otmd.Preference(own_order), strata),
+        "ratio_order": rate(otmd.Preference(ratio_order), strata),
+    }
+    rates["better_order"] = max(rates.values())
+    rates |= {
+        "default": rate(preference, strata),
+        "optimum": float(otmd.optimal_acceptance(target, strata).rate),
+        "with_replacement": rate(preference, otmd.WithReplacement(draft, num_drafts)),
+        "greedy": float(otmd.optimal_acceptance(target, otmd.Greedy(draft, num_drafts)).rate),
+        "top_draft": float(draft.max()),
+    }
+    for falling in FALLING:
+        shares = falling ** np.arange(num_drafts)[::-1]
+        law = otmd.Stratified(draft, num_drafts, shares=shares)
+        rates[f"shares_{falling:g}"] = rate(preference, law)
+    return rates
 
 
 def shares_by_position(table: pl.DataFrame) -> pl.DataFrame:
@@ -87,37 +85,21 @@ def shares_by_position(table: pl.DataFrame) -> pl.DataFrame:
         top = rows["top_draft"].rank().to_numpy() / (len(rows) + 1)
         row = {"num_drafts": num_drafts}
         for name, bins in (("one", 1), ("by_top_draft", BINS)):
-            part, total = np.floor(bins * top) * 2 + half, 0.0
-            for own in np.unique(part):
-                other = own + 1 if own % 2 == 0 else own - 1
-                best = rates[part == other].mean(axis=0).argmax()
-                total += float(rates[part == own, best].sum())
+            part = np.floor(bins * top) * 2 + half
+            total = 0.0
+            for number in np.unique(part):
+                fit = number + 1 if number % 2 == 0 else number - 1
+                best = rates[part == fit].mean(axis=0).argmax()
+                total += float(rates[part == number, best].sum())
             row[name] = total / len(rows)
         gains.append(row | {"best": float(rates.max(axis=1).mean())})
     return pl.DataFrame(gains)
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Measure, and print means."""
-    table = sweep_script.run(
-        orders, __doc__ or "", 6.0, arguments, lambda tasks: collected(chosen_prompts())
-    )
-    means = table.group_by("temperature", "draft", "num_drafts", maintain_order=True).agg(
-        pl.col(
-            "own_order",
-            "ratio_order",
-            "better_order",
-            "default",
-            "optimum",
-            "with_replacement",
-            "greedy",
-        ).mean()
-    )
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=140):
-        print(means)
-        print(shares_by_position(table))
+    table = run(orders, arguments, 6.0, data=texts_of)
+    by = ("temperature", "draft", "num_drafts")
+    columns = pl.col(*ORDERS, "optimum", "with_replacement", "greedy")
+    show(table.group_by(*by, maintain_order=True).agg(columns.mean()), shares_by_position(table))
     return table
-
-
-if __name__ == "__main__":
-    main()

@@ -1,42 +1,42 @@
-"""How far engines' lossy rules stay below the front of acceptance and divergence.
+"""Distance of engines' lossy rules to the frontier of acceptance and divergence.
 
-    python experiments/claims/lossy_rules.py
+    python -m experiments lossy_rules
 
-Measures rules on one sampled draft, and rules of the engines' catalogue on the draft model's n likeliest
-tokens, which are certain. Reads the texts of draft_laws.py, and collects them if they are not there. Stores a
-row for each position and rule: the acceptance rate, the total variation and the KL divergence of the output
-from the target, the largest rate within each divergence, and the least of each divergence at the rate. For as
-many drafts from strata it stores the rate of the preference rule, which is lossless, and the least of each
+Measures rules on one sampled draft, and rules of the engines' catalogue on the draft model's n most likely
+tokens. Reads the positions of ``positions.py``, and collects them if they are not there. Stores a row for
+each position and rule: the acceptance rate, the total variation and the KL divergence of the output from the
+target, the largest rate within each divergence, and the least of each divergence at the rate. For as many
+drafts from strata it stores the rate of the preference rule, which is lossless, and the least of each
 divergence at the lossy rule's rate.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-import sweep_script
-from draft_laws import texts_of
-from invariance import positions
 
 import otmd
+from experiments.claims.positions import positions, texts_of
+from experiments.runner import run, show
 from otmd.engines import lossy
 from otmd.engines.catalogue import distances
 
 COUNTS = (1, 4)
-DIVERGENCES = ("total_variation", "kl")
+DIVERGENCES: tuple[Any, ...] = ("total_variation", "kl")
 
 Output = tuple[np.ndarray, float]
 
 
 def replaced(draft: np.ndarray, accept: np.ndarray, otherwise: np.ndarray) -> Output:
-    """Output law and rate: accept the draft with these probabilities, else draw from another law."""
+    """Accept the draft with these probabilities, else draw from another distribution: output and rate."""
     rejected = draft * (1.0 - accept)
     return draft * accept + rejected.sum() * otherwise, float(draft @ accept + rejected @ otherwise)
 
 
 def typical(p: np.ndarray, q: np.ndarray, threshold: float, alpha: float) -> Output:
-    """Typical acceptance (Medusa, arXiv:2401.10774): p(x) > min(ε, δ e^{−H(p)}), else the likeliest token."""
+    """Typical acceptance (Medusa, arXiv:2401.10774): p(x) > min(ε, δ e^{−H(p)}), else the argmax."""
     entropy = -float(p[p > 0] @ np.log(p[p > 0]))
     accept = (p > min(threshold, alpha * np.exp(-entropy))).astype(float)
     return replaced(q, accept, np.eye(1, p.size, int(p.argmax()))[0])
@@ -57,7 +57,7 @@ def lenience(p: np.ndarray, q: np.ndarray, factor: float) -> Output:
 
 
 def top_within(p: np.ndarray, q: np.ndarray, count: int, distance: float) -> Output:
-    """Accept one of the k likeliest within δ of the largest p (Stern et al. 2018), else draw from p."""
+    """Accept one of the top k within δ of the largest p (Stern et al. 2018), else draw from p."""
     kth = np.partition(p, p.size - count)[p.size - count]
     return replaced(q, ((p >= kth) & (p >= p.max() - distance)).astype(float), p)
 
@@ -91,11 +91,11 @@ SIBLINGS = {
     "relaxed, top 10 within .6": lossy.relaxed(10, 0.6),
     "relaxed, top 10 within .3": lossy.relaxed(10, 0.3),
 }
-"""Rules whose output law ``otmd.engines`` has exactly for several drafts: all of them on certain ones."""
+"""Rules on several deterministic drafts, whose output ``otmd.engines`` has exactly."""
 
 
 class Way(NamedTuple):
-    """A rule with its drafts: their law, and from p and q the law of the output and the rate."""
+    """A rule with its drafts: their law, and from p and q the distribution of the output and the rate."""
 
     rule: str
     drafts: str
@@ -106,28 +106,29 @@ class Way(NamedTuple):
 
 def sampled_ways() -> list[Way]:
     """The rules on one draft from q."""
-    return [
-        Way(rule, "sampled", 1, lambda q: otmd.WithReplacement(q, 1), output)
-        for rule, output in RULES.items()
-    ]
+    law = partial(otmd.WithReplacement, num_drafts=1)
+    return [Way(name, "sampled", 1, law, output) for name, output in RULES.items()]
 
 
 def certain_ways(count: int) -> list[Way]:
-    """The rules on the n likeliest tokens of q."""
-
-    def way(name: str, rule: lossy.LossyRule) -> Way:
-        def output(p: np.ndarray, q: np.ndarray) -> Output:
-            return rule.output_distribution(p, q, count)
-
-        return Way(name, "certain", count, lambda q: rule.law(q, count), output)
-
-    return [way(name, rule) for name, rule in SIBLINGS.items()]
+    """The rules on the n most likely tokens of q."""
+    return [
+        Way(
+            name,
+            "certain",
+            count,
+            lambda q, rule=rule: rule.law(q, count),
+            partial(rule.output_distribution, num_drafts=count),
+        )
+        for name, rule in SIBLINGS.items()
+    ]
 
 
 def position_rows(p: np.ndarray, q: np.ndarray) -> Iterator[dict[str, Any]]:
     """One row a rule at one position."""
     for ways in (sampled_ways(), *map(certain_ways, COUNTS)):
-        law, strata = ways[0].law(q), otmd.Stratified(q, ways[0].num_drafts)
+        law = ways[0].law(q)
+        strata = otmd.Stratified(q, ways[0].num_drafts)
         fronts = {name: otmd.lossy_frontier(p, law, name) for name in DIVERGENCES}
         others = {name: otmd.lossy_frontier(p, strata, name) for name in DIVERGENCES}
         lossless = {
@@ -154,22 +155,10 @@ def lossy_rules(
             yield {"index": index, **row}
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Measure, and print means by rule, among them the KL divergence of a hundred such tokens."""
-    table = sweep_script.run(
-        lossy_rules,
-        __doc__ or "",
-        2.0,
-        arguments,
-        texts_of,
-    )
-    numbers = pl.col(pl.Float64).exclude("temperature").mean()
-    by = ["temperature", "drafts", "num_drafts"]
-    means = table.group_by(*by, "rule").agg(numbers)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_width_chars=250):
-        print(means.with_columns(kl_of_100=100 * pl.col("kl")).sort(*by, "rule"))
+    table = run(lossy_rules, arguments, 2.0, data=texts_of)
+    by = ["temperature", "drafts", "num_drafts", "rule"]
+    means = table.group_by(by).agg(pl.col(pl.Float64).exclude("temperature").mean())
+    show(means.with_columns(kl_of_100=100 * pl.col("kl")).sort(by))
     return table
-
-
-if __name__ == "__main__":
-    main()

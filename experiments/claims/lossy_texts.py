@@ -1,35 +1,32 @@
 """The divergence of lossy rules over texts that the rules write themselves.
 
-    python experiments/claims/lossy_texts.py
+    python -m experiments lossy_texts
 
-Each rule of lossy_rules.py writes a text for each prompt: target and draft model read what it wrote, the
-rule's exact output law is computed, and the next token is drawn from it. By the chain rule, the KL divergence
-of the text's law from the target's is the expected sum of the divergences at its positions. Stores a row for
-each prompt and rule.
+Each rule of ``lossy_rules.py`` writes a text for each prompt: target and draft model read what it wrote, the
+rule's exact output distribution is computed, and the next token is drawn from it. By the chain rule, the KL
+divergence of the text's distribution from the target's is the expected sum of the divergences at its
+positions. Stores a row for each prompt and rule.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import lossy_rules
 import numpy as np
 import polars as pl
-import sweep_script
-from draft_laws import chosen_prompts
-from lossy_rules import Way, certain_ways, sampled_ways
 
 import otmd
+from experiments.claims import lossy_rules
+from experiments.claims.lossy_rules import Way, certain_ways, sampled_ways
+from experiments.claims.positions import chosen_prompts
+from experiments.runner import run, show
+from experiments.texts import Continuations, Prefix, after_prompt, load_pair
 from otmd.engines.catalogue import distances
-from otmd.models import load_draft, load_target
-from otmd.models.continuations import Continuations, continuations
-from otmd.models.prompts import prompt_tokens
-from otmd.optimum.lossy import LossyFrontier
+from otmd.optimum import LossyFrontier
 from otmd.probabilities import FloatArray
 from otmd.study import jackknife
-from otmd.trees.base import Prefix
 
 NUM_DRAFTS = 4
 MEASURED = ("rate", "lossless", "total_variation", "kl", "least_kl", "strata_least_kl", "log_ratio")
@@ -44,46 +41,42 @@ class Models(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What a rule wrote, and the measured numbers of each token (N, 7), in the order of MEASURED."""
+    """Tokens that a rule wrote, and the measured numbers of each token (N, 7), in the order of MEASURED."""
 
     tokens: Prefix
     measured: FloatArray
 
 
 class Place:
-    """p and q after one text. Fronts are computed once for all rules with the same drafts."""
+    """p and q after one text. Frontiers are computed once for all rules with the same drafts."""
 
     def __init__(self, target: FloatArray, draft: FloatArray) -> None:
         self.target, self.draft = target, draft
-        self._fronts: dict[tuple[str, int], tuple[LossyFrontier, LossyFrontier]] = {}
+        self._frontiers: dict[tuple[str, int], list[LossyFrontier]] = {}
 
-    def fronts(self, way: Way) -> tuple[LossyFrontier, LossyFrontier]:
-        """The fronts of KL for the drafts of a rule, and for as many from strata."""
+    def frontiers(self, way: Way) -> list[LossyFrontier]:
+        """The frontiers of KL for the drafts of a rule, and for as many from strata."""
         key = way.drafts, way.num_drafts
-        if key not in self._fronts:
-            own = otmd.lossy_frontier(self.target, way.law(self.draft), "kl")
+        if key not in self._frontiers:
             # One sampled draft is the draft of a single stratum.
-            strata = own
-            if key != ("sampled", 1):
-                law = otmd.Stratified(self.draft, way.num_drafts)
-                strata = otmd.lossy_frontier(self.target, law, "kl")
-            self._fronts[key] = own, strata
-        return self._fronts[key]
+            strata = way.law if key == ("sampled", 1) else stratified(way.num_drafts)
+            laws = dict.fromkeys((way.law, strata))
+            made = [otmd.lossy_frontier(self.target, law(self.draft), "kl") for law in laws]
+            self._frontiers[key] = [made[0], made[-1]]
+        return self._frontiers[key]
 
 
-@cache
-def pair(draft: str) -> tuple[Any, Any]:
-    """Target and draft, on the CPU, so that texts do not depend on the machine's GPU."""
-    target = load_target("default", device="cpu", progress=False)
-    return target, load_draft(draft, target)
+def stratified(num_drafts: int) -> Callable[[FloatArray], otmd.DraftLaw]:
+    """The law of as many drafts from strata, as a function of q."""
+    return partial(otmd.Stratified, num_drafts=num_drafts)
 
 
 def models_after(prompt: int, draft: str) -> Models:
     """Both models after a prompt."""
-    target, drafting = pair(draft)
-    before = prompt_tokens(target.tokenizer, chosen_prompts()[prompt])
-    after = [continuations(model, before) for model in (target, drafting)]
-    return Models(*after, frozenset(target.stop_tokens))
+    pair = load_pair("default", draft)
+    text = chosen_prompts()[prompt]
+    target, drafting = (after_prompt(m, pair.target, text) for m in (pair.target, pair.draft))
+    return Models(target, drafting, frozenset(pair.target.stop_tokens))
 
 
 def written(
@@ -95,30 +88,32 @@ def written(
 ) -> list[Text]:
     """A text by each rule, all with the same random numbers, as branches of one tree."""
     paths: list[Prefix] = [() for _ in ways]
-    found: list[list[list[float]]] = [[] for _ in ways]
+    measured: list[list[list[float]]] = [[] for _ in ways]
     for _ in range(length):
         growing = [i for i, path in enumerate(paths) if not set(path[-1:]) & models.stops]
-        # Rules that wrote the same so far share a place.
+        # Rules that wrote the same so far share their distributions.
         prefixes = list(dict.fromkeys(paths[i] for i in growing))
-        said = zip(models.target.logits(prefixes), models.draft.logits(prefixes), strict=True)
-        places = {at: Place(step(p), step(q)) for at, (p, q) in zip(prefixes, said, strict=True)}
-        chance = rng.random()
+        logits = zip(models.target.logits(prefixes), models.draft.logits(prefixes), strict=True)
+        pairs = (Place(step(p), step(q)) for p, q in logits)
+        after = dict(zip(prefixes, pairs, strict=True))
+        uniform = rng.random()
         for i in growing:
-            token, numbers = next_token(places[paths[i]], ways[i], chance)
+            token, numbers = next_token(after[paths[i]], ways[i], uniform)
             paths[i] += (token,)
-            found[i].append(numbers)
-    return [Text(path, np.array(own)) for path, own in zip(paths, found, strict=True)]
+            measured[i].append(numbers)
+    return [Text(path, np.array(rows)) for path, rows in zip(paths, measured, strict=True)]
 
 
-def next_token(place: Place, way: Way, chance: float) -> tuple[int, list[float]]:
-    """A token from the rule's output law, and the numbers of MEASURED."""
-    p, (own, strata) = place.target, place.fronts(way)
+def next_token(place: Place, way: Way, uniform: float) -> tuple[int, list[float]]:
+    """A token from the rule's output distribution, and the numbers of MEASURED."""
+    p = place.target
+    frontiers = place.frontiers(way)
     output, rate = way.output(p, place.draft)
     cumulative = output.cumsum()
-    token = int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
-    least = [front.divergence_at(min(rate, 1.0)) for front in (own, strata)]
+    token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    least = [frontier.divergence_at(min(rate, 1.0)) for frontier in frontiers]
     ratio = np.log(output[token]) - np.log(p[token])
-    numbers = [rate, own.lossless_rate, *distances(output, p), *least, ratio]
+    numbers = [rate, frontiers[0].lossless_rate, *distances(output, p), *least, ratio]
     return token, [float(number) for number in numbers]
 
 
@@ -127,7 +122,8 @@ def lossy_texts(
 ) -> Iterator[dict[str, Any]]:
     """One row a rule: sums over the tokens of its text."""
     ways = [*sampled_ways(), *certain_ways(NUM_DRAFTS)]
-    models, step = models_after(prompt, draft), otmd.Processing(temperature)
+    models = models_after(prompt, draft)
+    step = otmd.Processing(temperature)
     for way, text in zip(ways, written(models, ways, step, length, rng), strict=True):
         sums = dict(zip(MEASURED, text.measured.sum(axis=0).tolist(), strict=True))
         about = {"rule": way.rule, "drafts": way.drafts, "num_drafts": way.num_drafts}
@@ -145,7 +141,7 @@ def rules_of(tasks: Sequence[dict[str, Any]]) -> str:
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Means by rule over prompts, KL with a 95% interval over prompts.
 
-    The total variation of the texts' laws is E(1 − p/p′)₊ over texts from p′: ``text_variation``.
+    The total variation of the texts' distributions is E(1 − p/p′)₊ over texts from p′: ``text_variation``.
     """
     rows = []
     by = ["drafts", "num_drafts", "rule"]
@@ -163,13 +159,8 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Write and measure, and print means by rule."""
-    table = sweep_script.run(lossy_texts, __doc__ or "", 25.0, arguments, rules_of)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=3, tbl_width_chars=200):
-        print(summary(table))
+    table = run(lossy_texts, arguments, 25.0, data=rules_of)
+    show(summary(table))
     return table
-
-
-if __name__ == "__main__":
-    main()

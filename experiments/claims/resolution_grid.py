@@ -1,32 +1,28 @@
-"""Global Resolution (Thomas & Pal) beside the optimal verifier: acceptance, error and time at real positions.
+"""Global Resolution (Thomas & Pal) compared with the optimal verifier: acceptance, error and time.
 
-    python experiments/claims/resolution_grid.py --workers 1
+    python -m experiments resolution_grid --workers 1
 
-Global Resolution is this project's reimplementation, and keeps the k likeliest tokens. The two methods are
-timed in turn, a call for each position. Run the script with one worker and one thread (`make experiments`
-does), and read the ratio rather than milliseconds.
+Global Resolution is this project's reimplementation, and keeps the k most likely tokens. The two methods are
+timed in turn in one thread, a call for each position of a real pair. Run it with one worker, and read the
+ratio rather than milliseconds.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import polars as pl
-import sweep_script
-from real_positions import collected, folder_of
 
 import otmd
-from otmd.models import open_dataset
+from experiments.claims.real_positions import collected
+from experiments.performance.global_resolution import resolve
+from experiments.runner import run, show
 
-sys.path.append(str(Path(__file__).parents[1] / "performance"))
-from global_resolution import resolve
-
+ONE_THREAD = True
 DRAFT = "skip:13,15,17"
-# An output law that is off by more than this is not counted as a success.
+# An output that is off by more than this is not counted as a success.
 CLOSE = 0.01
 
 
@@ -40,50 +36,53 @@ def timed(task: Callable[[], Any]) -> tuple[Any, float]:
 def positions(
     rng: np.random.Generator, kept: int, num_drafts: int, temperature: float, count: int
 ) -> Iterator[dict[str, Any]]:
-    """Both methods at positions spread over the data set."""
-    dataset, step = open_dataset(folder_of(DRAFT)), otmd.Processing(temperature)
+    """Both methods at positions spread over the dataset."""
+    dataset = collected(DRAFT)
+    step = otmd.Processing(temperature)
     rule = otmd.Optimal()
     for number in np.linspace(0, len(dataset) - 1, count).astype(int):
-        place = dataset.positions[number]
+        position = dataset.positions[number]
         target, draft = (step(logits[0]) for logits in dataset.arrays([number]))
         law = otmd.WithReplacement(draft, num_drafts)
-        found, seconds = timed(partial(resolve, target, draft, kept, num_drafts))
+        resolution, seconds = timed(partial(resolve, target, draft, kept, num_drafts))
         # The certificate comes first, so that the compiler's time is not in the call that counts.
         proof = rule.certificate(target, law)
         _, optimal_seconds = timed(partial(rule.prepare, target, law))
         yield {
-            "prompt_id": place.prompt_id,
-            "domain": place.domain,
+            "prompt_id": position.prompt_id,
+            "domain": position.domain,
             "optimal": proof.upper_bound,
             "attained": proof.attained,
             "optimal_seconds": optimal_seconds,
-            "rate": found.rate,
+            "rate": resolution.rate,
             "seconds": seconds,
-            "distance": found.distance,
-            "converged": found.converged,
-            "sampled": found.sampled,
+            "distance": resolution.distance,
+            "converged": resolution.converged,
+            "sampled": resolution.sampled,
         }
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def identify(tasks: list[dict[str, Any]]) -> str:
+    """Collect the pair unless it is there; return what identifies it."""
+    dataset = collected(DRAFT)
+    return repr((dataset.metadata, [position.prompt_id for position in dataset.positions]))
+
+
+def main(arguments: list[str]) -> pl.DataFrame:
     """Run the sweep and print a line for each k and n."""
-    about, data = __doc__ or "", lambda tasks: collected(DRAFT)
-    table = sweep_script.run(positions, about, 10.0, arguments, data)
-    milliseconds = [1e3 * pl.col(name).median() for name in ("seconds", "optimal_seconds")]
+    table = run(positions, arguments, 10.0, data=identify)
+    milliseconds = {
+        name: 1e3 * pl.col(column).median()
+        for name, column in (("ms", "seconds"), ("optimal_ms", "optimal_seconds"))
+    }
     lines = table.group_by("num_drafts", "kept").agg(
         pl.len().alias("positions"),
         pl.col("optimal", "attained", "rate").mean(),
         pl.col("converged").mean(),
         close=(pl.col("distance") < CLOSE).mean(),
         distance=pl.col("distance").median(),
-        ms=milliseconds[0],
-        optimal_ms=milliseconds[1],
+        **milliseconds,
         ratio=(pl.col("seconds") / pl.col("optimal_seconds")).median(),
     )
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
-        print(lines.sort("num_drafts", "kept"))
+    show(lines.sort("num_drafts", "kept"))
     return table
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """SpecHub on small vocabularies: hub drafts against independent ones and against drafts without replacement.
 
-    python experiments/claims/spechub_toy.py
+    python -m experiments spechub_toy
 
 Targets are softmaxes of normal logits at a temperature. The draft's logits are a mean of the target's, with
-the weight ``likeness``, and of independent ones. If q(a) ≥ 1/2 for the likeliest draft a, hub drafts accept
+the weight ``likeness``, and of independent ones. If q(a) ≥ 1/2 for the most likely draft a, hub drafts accept
 at least as often as any verifier of two independent drafts: the hub always drafts a, and x ≠ a with
 probability q(x)/(1 − q(a)) ≥ 2q(x), while two independent draws hold x with 1 − (1 − q(x))² ≤ 2q(x).
 """
@@ -13,22 +13,24 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import sweep_script
 
 import otmd
+from experiments.runner import run, show
+
+RIVALS = ("recursive_with", "recursive_without", "optimal_with", "optimal_without")
 
 
 def pairs(
     rng: np.random.Generator, vocab_size: int, temperature: float, likeness: float, count: int
 ) -> Iterator[dict[str, Any]]:
     """Rates with two drafts of random pairs."""
-    logits, own = rng.standard_normal((2, count, vocab_size))
+    logits, noise = rng.standard_normal((2, count, vocab_size))
     targets = otmd.probs_from_logits(logits, temperature)
-    drafted = otmd.probs_from_logits(likeness * logits + (1.0 - likeness) * own, temperature)
+    drafted = otmd.probs_from_logits(likeness * logits + (1.0 - likeness) * noise, temperature)
     laws = (otmd.Hub, otmd.WithReplacement, otmd.WithoutReplacement)
     hub, independent, distinct = (law(drafted, 2) for law in laws)
     rejection = otmd.RecursiveRejection()
-    found = {
+    columns = {
         "top_draft": drafted.max(axis=1),
         "hub": otmd.acceptance_rate(otmd.SpecHub(), targets, hub),
         "recursive_with": otmd.acceptance_rate(rejection, targets, independent),
@@ -36,29 +38,19 @@ def pairs(
         "optimal_with": otmd.optimal_acceptance(targets, independent).rate,
         "optimal_without": otmd.optimal_acceptance(targets, distinct).rate,
     }
-    for row in zip(*found.values(), strict=True):
-        yield dict(zip(found, map(float, row), strict=True))
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, map(float, row), strict=True))
 
 
-def main(arguments: list[str] | None = None) -> pl.DataFrame:
+def main(arguments: list[str]) -> pl.DataFrame:
     """Run the sweep, check the theorem, and print mean rates and how often the hub wins."""
-    table = sweep_script.run(pairs, __doc__ or "", 0.3, arguments)
-    ahead = pl.col("hub") - pl.col("optimal_with")
+    table = run(pairs, arguments, 0.3)
     certain = table.filter(pl.col("top_draft") >= 0.5)
-    least = certain.select(ahead.min()).item()
-    print(
-        f"q(a) ≥ 1/2 in {certain.height} of {table.height} pairs; hub − α* with: {least:.1e} at least"
-    )
-    wins = [
-        (pl.col("hub") > pl.col(name)).mean().alias(f"hub > {name}")
-        for name in ("recursive_with", "recursive_without", "optimal_with", "optimal_without")
-    ]
-    means = [pl.col(name).mean() for name in table.columns[table.columns.index("top_draft") :]]
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, float_precision=4, tbl_hide_dataframe_shape=True):
-        for by in (["temperature"], ["likeness"], ["vocab_size"]):
-            print(table.group_by(by, maintain_order=True).agg(*means, *wins))
+    least = (certain["hub"] - certain["optimal_with"]).to_numpy().min()
+    counted = f"q(a) ≥ 1/2 in {certain.height} of {table.height} pairs"
+    print(f"{counted}; hub − α* with: {least:.1e} at least")
+    means = pl.col("top_draft", "hub", *RIVALS).mean()
+    wins = [(pl.col("hub") > pl.col(name)).mean().alias(f"hub > {name}") for name in RIVALS]
+    for by in ("temperature", "likeness", "vocab_size"):
+        show(table.group_by(by, maintain_order=True).agg(means, *wins))
     return table
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
 Written from the method as it is published in outline, not from its authors' code:
 
-- only the k likeliest tokens of the target are kept, in target and draft, and both are renormalised;
+- only the k most likely tokens of the target are kept, in target and draft, and both are renormalised;
 - the tuples of drafts are split by the optimal cut H*: if some drafts are outside H*, one of them is chosen,
   otherwise one of the drafts or none;
 - a draft is chosen in proportion to a weight of its token (a softmax over what was drafted), and the
@@ -25,18 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from otmd.verifiers.optimal.choice_plan import clock_quadrature
-from otmd.verifiers.optimal.independent_plan import ClassDrafts, choice_rates
-
 MOST_SETS = 20_000
 TOLERANCE = 1e-6
 Floats = NDArray[np.float64]
 _LARGEST = 20.0
+STEP = 0.08
 
 
 @dataclass(frozen=True)
 class Resolution:
-    """What the method found at one position.
+    """Result of the method at one position.
 
     Attributes
     ----------
@@ -47,7 +45,7 @@ class Resolution:
     rate : float
         Accepted mass for drafts from the truncated draft distribution.
     distance : float
-        Total variation between the output's law and p.
+        Total variation between the output's distribution and p.
     sampled : bool
         Whether the expectation was a mean over sampled tuples.
     """
@@ -67,7 +65,7 @@ def resolve(target: Floats, draft: Floats, k: int, num_drafts: int, seed: int = 
     target, draft : ndarray of float64, shape (V,)
         p and q.
     k : int
-        How many of the target's likeliest tokens are kept.
+        Number of the target's most likely tokens that are kept.
     num_drafts : int
         n.
     seed : int
@@ -78,14 +76,14 @@ def resolve(target: Floats, draft: Floats, k: int, num_drafts: int, seed: int = 
     kept = kept[draft[kept] > 0]
     p, q = (mass[kept] / mass[kept].sum() for mass in (target, draft))
     subset = _best_cut(p, q, num_drafts)
-    tuples, chance = _multisets(q, num_drafts, np.random.default_rng(seed))
+    tuples, probs = _multisets(q, num_drafts, np.random.default_rng(seed))
     contained = subset[tuples].all(axis=1)
-    outer, outer_ends = _outside(p, subset, tuples[~contained], chance[~contained])
-    inner, inner_ends = _inside(p, q, subset, tuples[contained], chance[contained], num_drafts)
+    outer, outer_ends = _outside(p, subset, tuples[~contained], probs[~contained])
+    inner, inner_ends = _inside(p, q, subset, tuples[contained], probs[contained], num_drafts)
     seconds = perf_counter() - start
     accepted = np.zeros(kept.size)
-    accepted[~subset] = _exact_rates(outer, q[~subset], float(q[subset].sum()), num_drafts, False)
-    accepted[subset] = _exact_rates(inner, q[subset], 0.0, num_drafts, True)[: subset.sum()]
+    accepted[~subset] = exact_rates(outer, q[~subset], float(q[subset].sum()), num_drafts)
+    accepted[subset] = exact_rates(inner[:-1] - inner[-1], q[subset], 0.0, num_drafts, 1.0)
     distance = _distance(target, kept, p, accepted)
     sampled = comb(kept.size + num_drafts - 1, num_drafts) > MOST_SETS
     converged = outer_ends and inner_ends
@@ -117,15 +115,15 @@ def _multisets(
 
 
 def _outside(
-    p: Floats, subset: NDArray[np.bool_], tuples: NDArray[np.int64], chance: Floats
+    p: Floats, subset: NDArray[np.bool_], tuples: NDArray[np.int64], probs: Floats
 ) -> tuple[Floats, bool]:
     """Log weights of the tokens outside the cut, from tuples with such a draft; tokens inside have none."""
     tokens = np.flatnonzero(~subset)
     if tokens.size == 0 or tuples.size == 0:
         return np.zeros(tokens.size), True
-    place = np.maximum(np.cumsum(~subset) - 1, 0)
+    slot = np.maximum(np.cumsum(~subset) - 1, 0)
     present = ~subset[tuples]
-    return _minimise(p[tokens], place[tuples], present, chance, (-_LARGEST, 0.0))
+    return _minimise(p[tokens], slot[tuples], present, probs, (-_LARGEST, 0.0))
 
 
 def _inside(
@@ -133,7 +131,7 @@ def _inside(
     q: Floats,
     subset: NDArray[np.bool_],
     tuples: NDArray[np.int64],
-    chance: Floats,
+    probs: Floats,
     num_drafts: int,
 ) -> tuple[Floats, bool]:
     """Log weights of the tokens inside the cut, and of rejection as the last one."""
@@ -141,54 +139,60 @@ def _inside(
     if tokens.size == 0 or tuples.size == 0:
         return np.zeros(tokens.size + 1), True
     rejected = max(0.0, float(q[subset].sum()) ** num_drafts - float(p[subset].sum()))
-    place = (np.cumsum(subset) - 1)[tuples]
-    place = np.column_stack([place, np.full(len(place), tokens.size)])
+    slot = (np.cumsum(subset) - 1)[tuples]
+    slot = np.column_stack([slot, np.full(len(slot), tokens.size)])
     targets = np.append(p[tokens], rejected)
-    return _minimise(targets, place, np.ones(place.shape, bool), chance, (-_LARGEST, _LARGEST))
+    return _minimise(targets, slot, np.ones(slot.shape, bool), probs, (-_LARGEST, _LARGEST))
 
 
 def _minimise(
     targets: Floats,
-    place: NDArray[np.int64],
+    slot: NDArray[np.int64],
     present: NDArray[np.bool_],
-    chance: Floats,
+    probs: Floats,
     limits: tuple[float, float],
 ) -> tuple[Floats, bool]:
-    objective = _objective(targets, place, present, chance)
+    objective = _objective(targets, slot, present, probs)
     start = np.zeros(targets.size)
     options = {"gtol": TOLERANCE, "ftol": 0.0, "maxiter": 500, "maxfun": 2000}
-    found = minimize(
-        objective, start, jac=True, bounds=[limits] * start.size, method="L-BFGS-B", options=options
-    )
-    moved = np.clip(found.x - found.jac, *limits) - found.x
-    return found.x, bool(np.abs(moved).max() <= TOLERANCE)
+    bounds = [limits] * start.size
+    end = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    moved = np.clip(end.x - end.jac, *limits) - end.x
+    return end.x, bool(np.abs(moved).max() <= TOLERANCE)
 
 
 def _objective(
-    targets: Floats, place: NDArray[np.int64], present: NDArray[np.bool_], chance: Floats
+    targets: Floats, slot: NDArray[np.int64], present: NDArray[np.bool_], probs: Floats
 ) -> Callable[[Floats], tuple[float, Floats]]:
     def value(log_weights: Floats) -> tuple[float, Floats]:
-        weights = np.where(present, np.exp(log_weights[place]), 0.0)
+        weights = np.where(present, np.exp(log_weights[slot]), 0.0)
         total = weights.sum(axis=1)
-        share = weights * (chance / total)[:, None]
-        rates = np.bincount(place.ravel(), share.ravel(), minlength=targets.size)
-        return float(chance @ np.log(total) - targets @ log_weights), rates - targets
+        share = weights * (probs / total)[:, None]
+        rates = np.bincount(slot.ravel(), share.ravel(), minlength=targets.size)
+        return float(probs @ np.log(total) - targets @ log_weights), rates - targets
 
     return value
 
 
-def _exact_rates(
-    log_weights: Floats, mass: Floats, never: float, num_drafts: int, rejects: bool
+def exact_rates(
+    log_weights: Floats, mass: Floats, never: float, num_drafts: int, reject_weight: float = 0.0
 ) -> Floats:
-    """The exact probability that each token is chosen, over all tuples of drafts."""
-    rates, coupling = np.empty(log_weights.size), np.empty((log_weights.size,) * 2)
-    if mass.size:
-        weights = np.exp(log_weights - log_weights.max())
-        nodes = clock_quadrature(float(weights.min()), float(weights.max()) * num_drafts)
-        curve, copies = np.zeros(mass.size, np.int64), np.array([num_drafts])
-        drafts = ClassDrafts(mass, curve, np.array([never]), copies)
-        choice_rates(weights, drafts, rejects, *nodes, rates, coupling)
-    return rates
+    """The exact probability that each token is chosen, over all tuples of drafts.
+
+    A token is chosen in proportion to its weight among the drafts and the rejection. Each of them is an
+    exponential clock with its weight as the rate, and the first to ring is chosen:
+    r_y = n q_y w_y ∫ e^(−t (w_y + c)) (never + Σ_z q_z e^(−t w_z))^(n−1) dt, with c the weight of rejecting
+    and ``never`` the mass of drafts without a clock.
+    """
+    if mass.size == 0:
+        return mass
+    weights = np.exp(log_weights)
+    scale = max(weights.max(), reject_weight)
+    # The trapezoid rule in s, t = e^s, which converges faster than any power of the step.
+    s = np.arange(-40.0 - np.log(scale), 6.0 - np.log(weights.min()), STEP)
+    clocks = np.exp(-np.exp(s)[:, None] * weights)
+    rest = (never + clocks @ mass) ** (num_drafts - 1) * np.exp(s - np.exp(s) * reject_weight)
+    return num_drafts * mass * weights * STEP * (rest @ clocks)
 
 
 def _distance(

@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
-from global_resolution import resolve
 from numpy.typing import NDArray
 
 import otmd
+from experiments.performance.global_resolution import resolve
 from otmd.transport import ProblemShape, program_size
 
 Floats = NDArray[np.float64]
@@ -42,8 +42,8 @@ class Peer:
     """One competitor at one task.
 
     ``ready(p, q, size)`` prepares a position, and the call that it returns is timed. ``known_bytes(size)`` is
-    the size of arrays that tracing does not see. If ``kept_of`` is not 0, the size is how many of ``kept_of``
-    tokens are kept.
+    the size of arrays that tracing does not see. If ``kept_of`` is not 0, the size is the number of
+    ``kept_of`` tokens that are kept.
     """
 
     name: str
@@ -87,12 +87,13 @@ def solve_as_program(
     form: str, solver: str, num_drafts: int, limit: float, p: Floats, q: Floats
 ) -> float:
     """α* as a linear program or maximum flow, from the listing of the tuples to the certificate."""
-    law, options = otmd.WithReplacement(q, num_drafts), {"time_limit": limit}
+    law = otmd.WithReplacement(q, num_drafts)
+    options = {"time_limit": limit}
     options = options if solver == "highs" else None
-    found = otmd.solve_transport(p, law, form, solver, options=options, throw=False)
-    if found.status == "time limit":
+    solution = otmd.solve_transport(p, law, form, solver, options=options, throw=False)
+    if solution.status == "time limit":
         raise TimeoutError
-    return found.rate
+    return solution.rate
 
 
 def program_bytes(form: str, num_drafts: int, size: int) -> int:
@@ -126,7 +127,8 @@ def ready_chain(num_drafts: int, p: Floats, q: Floats, _: int) -> Run:
     target, draft = (torch.tensor(mass, dtype=torch.float32) for mass in (p, q))
 
     def run() -> Outcome:
-        left, rejected = target, 1.0
+        left = target
+        rejected = 1.0
         for _ in range(num_drafts):
             left = torch.relu(left - draft)
             mass = left.sum()
@@ -167,35 +169,35 @@ def ready_verifications(p: Floats, q: Floats, _: int) -> Run:
 
 
 def ready_resolution(num_drafts: int, p: Floats, q: Floats, size: int) -> Run:
-    """Global Resolution on the target's likeliest tokens; only its own part of the call is timed."""
+    """Global Resolution on the target's most likely tokens; only its own part of the call is timed."""
 
     def run() -> Outcome:
-        found = resolve(p, q, size, num_drafts)
-        how = f"converged {found.converged}, sampled {found.sampled}"
-        return Outcome(found.rate, found.seconds, f"TV from p {found.distance:.1e}, {how}")
+        end = resolve(p, q, size, num_drafts)
+        note = f"TV from p {end.distance:.1e}, converged {end.converged}, sampled {end.sampled}"
+        return Outcome(end.rate, end.seconds, note)
 
     return run
 
 
 def list_peers(limit: float, kept_of: int) -> list[Peer]:
     """Every competitor at every task, otmd first; ``limit`` is the seconds that HiGHS is given."""
-    found = [Peer("otmd", *task, timed(partial(rate_by_otmd, *task))) for task in TASKS]
+    peers = [Peer("otmd", *task, timed(partial(rate_by_otmd, *task))) for task in TASKS]
     overlap = timed(lambda p, q: float(np.minimum(p, q).sum()))
     sort = timed(lambda p, q: (np.argsort(p / q), None)[1])
-    found.append(Peer("min(p, q).sum()", "α*", "with", 1, overlap))
-    found.append(Peer("argsort(p/q)", "sort", "with", 1, sort))
+    peers.append(Peer("min(p, q).sum()", "α*", "with", 1, overlap))
+    peers.append(Peer("argsort(p/q)", "sort", "with", 1, sort))
     for n in (2, 4):
         scan = timed(partial(scan_prefixes, "with", n))
-        found.append(Peer("sort-and-scan", "α*", "with", n, scan))
+        peers.append(Peer("sort-and-scan", "α*", "with", n, scan))
         for name, how in (("HiGHS, compact LP", HIGHS), ("networkx max-flow", NETWORKX)):
             solve = timed(partial(solve_as_program, *how, n, limit))
-            found.append(Peer(name, "α*", "with", n, solve, partial(program_bytes, how[0], n)))
+            peers.append(Peer(name, "α*", "with", n, solve, partial(program_bytes, how[0], n)))
         how = partial(ready_resolution, n)
-        found.append(Peer("Global Resolution", "α*", "with", n, how, None, kept_of))
+        peers.append(Peer("Global Resolution", "α*", "with", n, how, None, kept_of))
         how = partial(ready_chain, n)
-        found.append(Peer("torch chain", "RRS", "with", n, how, lambda v: 12 * v))
+        peers.append(Peer("torch chain", "RRS", "with", n, how, lambda v: 12 * v))
     scan = Peer("sort-and-scan", *TASKS[3], timed(partial(scan_prefixes, "without", 2)))
     loop = Peer("torch, ONE verification", *TASKS[-1], ready_verifications, lambda v: 16 * v)
     # The bytes of POT are those of the cost and the plan, for every pair of tokens.
     pot = Peer("POT emd, full", "α*", "with", 2, ready_pot, lambda v: 8 * v * v * (v + 1))
-    return [*found, scan, loop, pot]
+    return [*peers, scan, loop, pot]

@@ -1,35 +1,36 @@
-"""What otmd's rates cost beside other ways to find them, against the vocabulary; one thread.
+"""Time and memory of otmd's rates compared with other ways to find them, by vocabulary; one thread.
 
-    python experiments/performance/peers.py
-    python experiments/performance/peers.py --quick --output runs/quick.parquet
+    python -m experiments peers
+    python -m experiments peers --quick --output runs/quick.parquet
 
 Competitors run in turn, round by round, and the best call of each counts; slow ones have fewer rounds. A
 competitor that passes the time limit, or would pass the memory limit, is not tried at larger sizes.
 """
 
-import argparse
 import signal
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import polars as pl
-from optimal_plan import run_in_one_thread, synthetic_positions
-from peer_solvers import Floats, Peer, Run, list_peers
 
 import otmd
+from experiments.performance.peer_solvers import Floats, Peer, Run, list_peers
+from experiments.performance.timing import synthetic_positions
+from experiments.runner import RESULTS, markdown, options, save
 from otmd.kernel import every_kernel_compiled
-from otmd.storage.parquet import write_parquet
 from otmd.verifiers import verifiers_serving
 
-OUTPUT = Path("paper_figures/results/peers.parquet")
+ONE_THREAD = True
 LARGE = 151_936
 SIZES = [*(2**k for k in range(2, 11)), 48, 96, *(4**k for k in range(6, 10)), 49_152, LARGE]
-MOST_KEPT, ENOUGH, WARM_UP, MEMORY_LIMIT = 1024, 1.0, 60.0, 4 * 2**30
+MOST_KEPT = 1024
+ENOUGH = 1.0
+WARM_UP = 60.0
+MEMORY_LIMIT = 4 * 2**30
 STATUS = {TimeoutError: "time limit", MemoryError: "memory limit", ImportError: "not installed"}
 SHOWN = (48, 1024, 16_384, LARGE)
 KEYS = ["task", "law", "num_drafts"]
@@ -38,7 +39,7 @@ LAWS += [(otmd.Greedy, 2), (otmd.Hub, 2)]
 
 
 def pair_of(size: int) -> tuple[Floats, Floats]:
-    """Softmax of normal logits, and of the same logits with the larger noise of ``optimal_plan.py``."""
+    """Softmax of normal logits, and of the same logits with the larger noise of ``timing.py``."""
     *_, position = synthetic_positions(size, (1.0,))
     return position.target, position.draft
 
@@ -53,10 +54,10 @@ def traced_peak(run: Callable[[], object]) -> int:
 
 
 def call(run: Run) -> dict[str, Any]:
-    """What a competitor answers, and its seconds."""
+    """A competitor's answer, and its seconds."""
     start = perf_counter()
-    answer, own, note = run()
-    return {"answer": answer, "seconds": own or perf_counter() - start, "note": note}
+    answer, seconds, note = run()
+    return {"answer": answer, "seconds": seconds or perf_counter() - start, "note": note}
 
 
 def describe(peer: Peer, size: int) -> dict[str, Any]:
@@ -89,7 +90,8 @@ def _stop(*_: object) -> None:
 def measure_at(size: int, peers: list[Peer], rounds: int, limit: float) -> list[dict]:
     """One row for each competitor. Quick ones are timed again, in turn."""
     pairs = {vocab_size: pair_of(vocab_size) for vocab_size in {p.kept_of or size for p in peers}}
-    rows, again = [], []
+    rows: list[dict[str, Any]] = []
+    again: list[tuple[dict[str, Any], Run]] = []
     for peer in peers:
         row, run = first_call(peer, pairs[peer.kept_of or size], size, limit)
         rows.append(row)
@@ -112,23 +114,26 @@ def measure(sizes: list[int], rounds: int, limit: float) -> pl.DataFrame:
     with every_kernel_compiled():
         measure_at(4, peers, 1, WARM_UP)
     measure_at(5000, [peer for peer in peers if peer.name == "otmd"], 1, WARM_UP)
-    rows, stopped = [], {}
+    rows: list[dict[str, Any]] = []
+    stopped: dict[Peer, dict[str, str]] = {}
     for size in sizes:
         print(f"V = {size:,}", flush=True)
         rows += [{**describe(peer, size), **status} for peer, status in stopped.items()]
-        here = [p for p in peers if p not in stopped and (size <= MOST_KEPT or not p.kept_of)]
-        found = measure_at(size, here, rounds, limit)
-        for peer, row in zip(here, found, strict=True):
+        left = [p for p in peers if p not in stopped and (size <= MOST_KEPT or not p.kept_of)]
+        measured = measure_at(size, left, rounds, limit)
+        for peer, row in zip(left, measured, strict=True):
             if row["status"] != "solved":
                 stopped[peer] = {"status": row["status"], "note": "not tried"}
-        rows += found
+        rows += measured
     return compare(pl.DataFrame(rows, infer_schema_length=None))
 
 
 def compare(table: pl.DataFrame) -> pl.DataFrame:
-    """Set every row beside otmd's own and beside the sort, at the same position."""
-    answer, seconds = pl.col("answer"), pl.col("seconds")
-    ours, at = pl.col("name") == "otmd", [*KEYS, "vocab_size"]
+    """Compare every row with otmd's own and with the sort, at the same position."""
+    answer = pl.col("answer")
+    seconds = pl.col("seconds")
+    ours = pl.col("name") == "otmd"
+    at = [*KEYS, "vocab_size"]
     sorts = seconds.filter(pl.col("task") == "sort").first().over("vocab_size")
     return table.with_columns(
         difference=answer - answer.filter(ours).first().over(at),
@@ -139,23 +144,23 @@ def compare(table: pl.DataFrame) -> pl.DataFrame:
 
 def measure_memory(size: int) -> pl.DataFrame:
     """Peak memory of otmd from p and q to a rate, in vectors of V float64, with compiled kernels."""
-    (p, q), rows = pair_of(size), []
+    p, q = pair_of(size)
+    rows = []
     for law, n in LAWS:
         for rule in (None, *verifiers_serving(law(q, n))):
             ask = rule.acceptance_rate if rule else otmd.optimal_acceptance
             run = partial(lambda ask, law, n: ask(p, law(q, n)), ask, law, n)
             run()
             row = {"name": "otmd, memory", "law": law.__name__, "num_drafts": n, "size": size}
-            taken, task = traced_peak(run), type(rule).__name__ if rule else "α*"
-            rows.append({**row, "task": task, "traced_bytes": taken, "vectors": taken / 8 / size})
+            peak = traced_peak(run)
+            row["task"] = type(rule).__name__ if rule else "α*"
+            rows.append({**row, "traced_bytes": peak, "vectors": peak / 8 / size})
     return pl.DataFrame(rows)
 
 
 def print_tables(table: pl.DataFrame, memory: pl.DataFrame) -> None:
-    """Print milliseconds at some sizes, where each competitor ends, and how far its answer is off."""
-    heads = " | ".join(f"V = {size:,}, ms" for size in SHOWN)
-    print(f"\n| rate | drafts | n | by | {heads} | largest V | otmds | sorts | off by | then |")
-    print("|---" * (9 + len(SHOWN)) + "|")
+    """Print milliseconds at some sizes, the end of each competitor, and the error of its answer."""
+    lines = []
     for at, rows in table.group_by(*KEYS, "name", maintain_order=True):
         solved = rows.filter(status="solved").to_dicts()
         times = {row["size"]: 1e3 * row["seconds"] for row in solved}
@@ -163,32 +168,27 @@ def print_tables(table: pl.DataFrame, memory: pl.DataFrame) -> None:
         numbers = [*map(times.get, SHOWN), *map(last.get, ("size", "to_otmd", "in_sorts"))]
         numbers.append(rows["difference"].abs().max())
         ends = rows.filter(pl.col("status") != "solved")["status"].to_list()
-        print(f"| {' | '.join([*map(str, at), *map(_short, numbers), *[*ends, ''][:1]])} |")
-    print(f"\n| otmd, V = {memory['size'][0]:,} | drafts | n | float64 vectors |\n{'|---' * 4}|")
-    for row in memory.iter_rows(named=True):
-        print("| {task} | {law} | {num_drafts} | {vectors:.2f} |".format(**row))
+        lines.append([*at, *map(_short, numbers), *[*ends, ""][:1]])
+    heads = ["rate", "drafts", "n", "by", *(f"V = {size:,}, ms" for size in SHOWN), "largest V"]
+    print("\n" + markdown([*heads, "otmds", "sorts", "off by", "then"], lines))
+    heads = [f"otmd, V = {memory['size'][0]:,}", "drafts", "n", "float64 vectors"]
+    columns = memory.select("task", "law", "num_drafts", pl.col("vectors").round(2))
+    print("\n" + markdown(heads, columns.rows()))
 
 
 def _short(number: Any) -> str:
     return "–" if number is None else f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
 
 
-def main() -> None:
-    """Measure, print the tables and write the rows."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--time-limit", type=float, default=3.0, help="seconds a call")
-    parser.add_argument("--quick", action="store_true", help="tiny vocabularies, in seconds")
-    chosen = parser.parse_args()
+def main(arguments: list[str]) -> pl.DataFrame:
+    """Measure, print the tables, write the rows and return them."""
+    defaults: dict[str, Any] = {"output": RESULTS / "peers.parquet", "rounds": 9, "quick": False}
+    chosen = options(__name__, arguments, **defaults, time_limit=3.0)
     sizes = [4, 8, 300] if chosen.quick else sorted(SIZES)
     table = measure(sizes, chosen.rounds, chosen.time_limit)
     memory = measure_memory(min(LARGE, sizes[-1]))
     print_tables(table, memory)
     limits = {"time_limit": pl.lit(chosen.time_limit), "memory_limit": pl.lit(float(MEMORY_LIMIT))}
-    rows = pl.concat([table, memory], how="diagonal_relaxed")
-    write_parquet(chosen.output, rows.with_columns(**limits))
-
-
-if __name__ == "__main__":
-    run_in_one_thread(main)
+    rows = pl.concat([table, memory], how="diagonal_relaxed").with_columns(**limits)
+    save(chosen.output, rows, chosen)
+    return rows

@@ -1,32 +1,41 @@
-"""What more threads do for a batch of positions, beside what they do for one pass over the same arrays.
+"""Gain of more threads for a batch of positions, compared with one pass over the same arrays.
 
-    python experiments/performance/threads.py
+    python -m experiments threads
+    python -m experiments threads --positions 4 --rounds 1
 
 Prints a line for each rate: milliseconds a position in one thread and in all threads, the best of rounds in
 which all rates take turns; their ratio; and how many passes Σ (p − q)₊ over p and q, in all threads, would
 take as long. A rate that waits for memory alone cannot be quicker than one pass.
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 
 import numba
 import numpy as np
-from optimal_plan import synthetic_logits
 
 import otmd
-from otmd.curve._kernels import hockey_stick
+from experiments.performance.timing import best_times, synthetic_logits
+from experiments.runner import markdown, options
 from otmd.kernel import in_threads, num_threads
 
-VOCAB_SIZE, NOISE = 151_936, 1.0
+VOCAB_SIZE = 151_936
+NOISE = 1.0
 
 
-def batch(positions: int) -> tuple[np.ndarray, np.ndarray]:
+@numba.njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def excess(p: np.ndarray, q: np.ndarray) -> float:
+    """Σ (p − q)₊ in one pass."""
+    total = 0.0
+    for i in range(p.size):
+        total += max(p[i] - q[i], 0.0)
+    return total
+
+
+def batch(positions: int) -> list[np.ndarray]:
     """Pairs of target and draft like those of ``peers.py``, shape (B, V) each."""
-    target, draft = synthetic_logits((positions, VOCAB_SIZE), NOISE, seed=0)
-    return otmd.probs_from_logits(target), otmd.probs_from_logits(draft)
+    logits = synthetic_logits((positions, VOCAB_SIZE), NOISE, seed=0)
+    return [otmd.probs_from_logits(values) for values in logits]
 
 
 def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], object]]:
@@ -34,7 +43,7 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
 
     def one_pass(start: int, stop: int) -> None:
         for i in range(start, stop):
-            hockey_stick(target[i], draft[i], 1.0)
+            excess(target[i], draft[i])
 
     def sums(start: int, stop: int) -> None:
         for i in range(start, stop):
@@ -42,7 +51,8 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
             draft[i].sum()
 
     with_three, with_all = (otmd.WithReplacement(draft, n) for n in (3, 8))
-    without, optimum = otmd.WithoutReplacement(draft, 4), otmd.optimal_acceptance
+    without = otmd.WithoutReplacement(draft, 4)
+    optimum = otmd.optimal_acceptance
     rates = [
         (otmd.RecursiveRejection(), with_three),
         (otmd.KSequential(), with_three),
@@ -68,41 +78,27 @@ def calls(target: np.ndarray, draft: np.ndarray) -> dict[str, Callable[[], objec
     }
 
 
-def best_times(
-    runs: dict[str, Callable[[], object]], threads: tuple[int, int], rounds: int
-) -> dict[str, list[float]]:
-    """Seconds of each with each number of threads: the best of rounds in which all take turns."""
-    best = {name: [np.inf, np.inf] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            for i, count in enumerate(threads):
-                numba.set_num_threads(count)
-                start = perf_counter()
-                run()
-                best[name][i] = min(best[name][i], perf_counter() - start)
-    return best
+def in_so_many(threads: int, run: Callable[[], object]) -> None:
+    """Run a function in so many threads."""
+    numba.set_num_threads(threads)
+    run()
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Time and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--positions", type=int, default=96, help="of a batch")
-    parser.add_argument("--rounds", type=int, default=40)
-    chosen = parser.parse_args()
-    threads, runs = (1, num_threads()), calls(*batch(chosen.positions))
-    for run in runs.values():
-        run()
-    best = best_times(runs, threads, chosen.rounds)
-    print(f"\n| | one thread, ms | {threads[1]} threads, ms | ratio | passes |")
-    print("|---|---|---|---|---|")
-    one_pass = next(iter(best.values()))[1]
-    for name, (one, every) in best.items():
-        cells = [1e3 * seconds / chosen.positions for seconds in (one, every)]
-        cells += [one / every, every / one_pass]
-        print("| {} | {:.3f} | {:.3f} | {:.2f} | {:.1f} |".format(name, *cells))
-
-
-if __name__ == "__main__":
-    main()
+    chosen = options(__name__, arguments, positions=96, rounds=40)
+    every = num_threads()
+    runs = calls(*batch(chosen.positions))
+    tasks = {
+        (name, count): partial(in_so_many, count, run)
+        for name, run in runs.items()
+        for count in (1, every)
+    }
+    best = best_times(tasks, chosen.rounds)
+    one_pass = best[next(iter(runs)), every]
+    lines = []
+    for name in runs:
+        single, threaded = best[name, 1], best[name, every]
+        cells = [f"{1e3 * seconds / chosen.positions:.3f}" for seconds in (single, threaded)]
+        lines.append([name, *cells, f"{single / threaded:.2f}", f"{threaded / one_pass:.1f}"])
+    print(markdown(["", "one thread, ms", f"{every} threads, ms", "ratio", "passes"], lines))

@@ -10,8 +10,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_table_is_made_and_kept(tmp_path):
-    script, output = ROOT / "experiments" / "audit_faults.py", tmp_path / "faults.parquet"
-    command = [sys.executable, str(script), "--quick", "--output", str(output)]
+    output, parts = tmp_path / "faults.parquet", tmp_path / "parts"
+    command = [sys.executable, "-m", "experiments", "audit_faults", "--num-samples", "2000"]
+    command += ["--seeds", "2", "--output", str(output), "--parts", str(parts)]
     runs = [
         subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
         for _ in range(2)
@@ -23,4 +24,3 @@ def test_the_table_is_made_and_kept(tmp_path):
     assert len(lines) == 2 + 8
     assert "| residual not renormalised | 0.17 | 0.832 / 0.921 | 2 of 2 |" in runs[0].stdout
     assert output.exists()
-    assert not output.with_suffix(".parts").exists()

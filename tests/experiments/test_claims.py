@@ -8,57 +8,42 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scripts import ROOT, run
 
 import otmd
+from experiments.claims import (
+    draft_quality,
+    real_positions,
+    resolution_grid,
+    spechub_toy,
+    spectr_acceptance,
+    spectr_floor,
+)
+from otmd.models import Dataset, open_dataset
 from otmd.optimum import exact
 from otmd.optimum.bounds import k_sequential_floor
-
-FOLDER = ROOT / "experiments" / "claims"
+from paper_figures.acceptance import largest_optimum
 
 SMALL = {
-    "spectr_acceptance": 'family = ["Bernoulli", "Zipf"]\ntarget = 0.5\ndraft = 0.25\n'
+    spectr_acceptance: 'family = ["Bernoulli", "Zipf"]\ntarget = 0.5\ndraft = 0.25\n'
     "size = 20\nmost_drafts = 3",
-    "spectr_floor": "num_drafts = [2, 3]\ntokens = 2\nstart = 0",
-    "draft_quality": 'family = ["noise", "surplus", "missing", "equal", "disjoint", "likeliest token"]\n'
+    spectr_floor: "num_drafts = [2, 3]\ntokens = 2\nstart = 0",
+    draft_quality: 'family = ["noise", "surplus", "missing", "equal", "disjoint", "most likely token"]\n'
     "quality = 0.5\nvocab_size = 60\ndraw = 0",
-    "spechub_toy": "vocab_size = 5\ntemperature = [0.2, 1.0]\nlikeness = 0.7\ncount = 30",
+    spechub_toy: "vocab_size = 5\ntemperature = [0.2, 1.0]\nlikeness = 0.7\ncount = 30",
 }
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("claims", "performance"):
-        monkeypatch.syspath_prepend(str(ROOT / "experiments" / folder))
-
-
-def small(name: str, folder: Path) -> list[object]:
-    """Options of a script for its smallest sweep."""
-    spec = folder / f"{name}.toml"
-    spec.write_text(f"[[tasks]]\n{SMALL[name]}\n")
-    paths = ["--spec", spec, "--parts", folder / "parts", "--output", folder / f"{name}.parquet"]
-    return [*paths, "--workers", 1]
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
-    folder, found = tmp_path_factory.mktemp("claims"), {}
-    for name in SMALL:
-        assert run(FOLDER / f"{name}.py", *small(name, folder))
-        found[name] = pl.read_parquet(folder / f"{name}.parquet")
-    return found
-
-
-def test_what_is_there_is_not_computed_again(tmp_path: Path) -> None:
-    from spechub_toy import main
-
-    options = [str(option) for option in small("spechub_toy", tmp_path)]
-    main(options)
-    parts = sorted((tmp_path / "parts").glob("*.parquet"))
-    before = [part.stat().st_mtime_ns for part in parts]
-    main([*options, "--quiet"])
-    assert [part.stat().st_mtime_ns for part in parts] == before
-    assert len(parts) == 2
+    """The tables of the smallest sweeps."""
+    folder, tables = tmp_path_factory.mktemp("claims"), {}
+    for module, tasks in SMALL.items():
+        name = module.__name__.rpartition(".")[2]
+        spec, output = folder / f"{name}.toml", folder / f"{name}.parquet"
+        spec.write_text(f"[[tasks]]\n{tasks}\n")
+        paths = ["--spec", spec, "--parts", folder / "parts", "--output", output]
+        tables[name] = module.main([*map(str, paths), "--workers", "1", "--quiet"])
+    return tables
 
 
 def test_rates_lie_between_the_floors_and_the_bound(tables) -> None:
@@ -76,8 +61,7 @@ def test_the_search_finds_eight_ninths_and_nothing_below_the_floor(tables) -> No
 
 
 def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
-    from spectr_floor import family_ratio, worst_of_family
-
+    family_ratio, worst_of_family = spectr_floor.family_ratio, spectr_floor.worst_of_family
     target, draft = (Fraction(4, 9), Fraction(5, 9)), (Fraction(2, 3), Fraction(1, 3))
     assert exact.optimal_acceptance(target, exact.WithReplacement(draft, 2)).rate == 1
     assert exact.k_sequential_rate(target, exact.WithReplacement(draft, 2)) == Fraction(8, 9)
@@ -97,21 +81,16 @@ def test_drafts_of_known_rates_have_them(tables) -> None:
     assert optimal["missing"] == pytest.approx(0.5)
     assert optimal["surplus"] == pytest.approx(0.75)
     assert 0.5 < optimal["noise"] < 1.0
-    refused = tables["draft_quality"].filter(family="likeliest token", law="WithoutReplacement")
-    assert refused.filter(pl.col("num_drafts") > 1)["status"].str.starts_with("undefined").all()
+    defined = tables["draft_quality"].filter(family="most likely token", law="WithoutReplacement")
+    assert set(defined["num_drafts"]) == {1}
 
 
 def test_an_unknown_family_is_refused() -> None:
-    from draft_quality import pair_of
-
     with pytest.raises(ValueError, match="family: got 'none'"):
-        pair_of(np.random.default_rng(0), "none", 0.0, 10)
+        draft_quality.pair_of(np.random.default_rng(0), "none", 0.0, 10)
 
 
-def test_total_variation_leaves_the_range_that_the_figure_draws(monkeypatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "paper_figures"))
-    from optimum_range import largest_optimum
-
+def test_total_variation_leaves_the_range_that_the_figure_draws() -> None:
     rng = np.random.default_rng(0)
     ends = [largest_optimum(np.array([d]), n).item() for d, n in ((0.3, 2), (0.8, 4))]
     assert ends == pytest.approx([0.95, 1 - 0.8**4])
@@ -134,37 +113,36 @@ def test_the_hub_never_loses_where_the_theorem_speaks(tables) -> None:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def dataset(tmp_path: Path) -> Dataset:
     """A made-up data set in the place of a collected one."""
-    import real_positions
-    import resolution_grid
-
     rng = np.random.default_rng(0)
     path = tmp_path / "toy.npz"
     target, draft = 2 * rng.normal(size=(2, 3, 40))
     domain = np.array(["code", "code", "prose"])
     np.savez(path, target_logits=target, draft_logits=draft, domain=domain)
-    for module in (real_positions, resolution_grid):
-        monkeypatch.setattr(module, "folder_of", lambda _: path)
-    return path
+    return open_dataset(path)
 
 
-def test_positions_of_a_domain_are_measured_under_every_law(pair: Path) -> None:
-    import real_positions
-
-    rows = real_positions.positions(np.random.default_rng(0), "any", "code", 0.7)
-    table = pl.DataFrame(list(rows), infer_schema_length=None)
-    assert table["index"].n_unique() == 2
+def test_positions_are_measured_under_every_law(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(real_positions, "TEMPERATURES", {"any": (0.7, 1.0)})
+    table = real_positions.measured(dataset, "any", tmp_path / "rates", 1)
+    assert table.select("index", "temperature").n_unique() == 6
     assert table["law"].n_unique() == len(real_positions.LAWS)
     assert (table["rate_high"] <= table["optimal"] + 1e-9).all()
     assert table["total_variation"].is_between(0, 1).all()
+    step = otmd.Processing(0.7)
+    p, q = (step(logits[0]) for logits in dataset.arrays([2]))
+    row = table.filter(index=2, temperature=0.7, num_drafts=2, law="WithReplacement").row(
+        0, named=True
+    )
+    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2)).rate
+    assert row["optimal"] == pytest.approx(float(best))
+    assert row["top_draft"] == pytest.approx(q.max())
 
 
-def test_both_optimal_verifiers_answer_at_the_same_positions(pair: Path) -> None:
-    from resolution_grid import positions
-
-    [first, second] = positions(np.random.default_rng(0), 40, 2, 1.0, 2)
-    for row in (first, second):
+def test_both_optimal_verifiers_answer_at_the_same_positions(dataset, monkeypatch):
+    monkeypatch.setattr(resolution_grid, "collected", lambda _: dataset)
+    for row in resolution_grid.positions(np.random.default_rng(0), 40, 2, 1.0, 2):
         assert row["optimal"] - 1e-8 < row["attained"] <= row["optimal"] + 1e-12
         assert row["rate"] == pytest.approx(row["optimal"], abs=1e-3)
         assert row["seconds"] > 0 < row["optimal_seconds"]

@@ -1,21 +1,15 @@
-"""The study of draft laws: its rates are those of ``otmd``, and its choices are made on the other half."""
+"""The study of draft laws: its rates are those of ``otmd``, its choices are made on the held-out half."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from scripts import ROOT
 
 import otmd
+from experiments.claims import draft_laws, law_ceiling, law_choice, law_orders
+from experiments.estimates import resampled
 from otmd.study.planning import ceiling
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "experiments" / "claims"))
 
 
 def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -27,8 +21,6 @@ def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def test_rates_are_those_of_the_laws_and_rules() -> None:
-    import draft_laws
-
     for target, draft in pairs(3):
         table = {
             (law, rule, n, tuple(sorted(given.items()))): rate
@@ -51,8 +43,6 @@ def test_rates_are_those_of_the_laws_and_rules() -> None:
 
 
 def test_orders_are_permutations_and_peeling_starts_with_the_liked() -> None:
-    import draft_laws
-
     for target, draft in pairs(3):
         law = otmd.Stratified(draft, 4)
         for order in (
@@ -60,8 +50,8 @@ def test_orders_are_permutations_and_peeling_starts_with_the_liked() -> None:
             draft_laws.peeled_order(target, law.slots),
         ):
             assert np.array_equal(np.sort(order), np.arange(target.size))
-        liked = target >= law.inclusion_probs()
-        assert liked[draft_laws.peeled_order(target, law.slots)[: liked.sum()]].all()
+        preferred = target >= law.inclusion_probs()
+        assert preferred[draft_laws.peeled_order(target, law.slots)[: preferred.sum()]].all()
 
 
 def toy_rows() -> pl.DataFrame:
@@ -79,23 +69,18 @@ def toy_rows() -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def test_parameters_are_fitted_on_the_other_half() -> None:
-    import law_choice
-
+def test_parameters_are_fitted_on_the_held_out_half() -> None:
     of = law_choice.measured(toy_rows(), 2)
-    own = law_choice.family(of, "stratified", "preference", "sharpness")
-    assert len(own) == 2
-    chosen = law_choice.fitted(of, own, law_choice.same)
+    variants = law_choice.family(of, "stratified", "preference", "sharpness")
+    assert len(variants) == 2
+    chosen = law_choice.fitted(of, variants, law_choice.same)
     # What is best on one half is the worse of the two on the other.
     assert chosen.rates == pytest.approx(np.full(4, 0.5))
     assert "β 1," in chosen.parameters["skip:15", 1.0]
 
 
 def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
-    import law_choice
-
-    prompts = pl.DataFrame({"domain": ["a"] * 3 + ["b"] * 3, "prompt_id": list("uvwxyz")})
-    drawn = law_choice.resampled(prompts)
+    drawn = resampled(["a"] * 3 + ["b"] * 3, law_choice.RESAMPLES)
     assert drawn.sum(axis=1) == pytest.approx(np.full(len(drawn), 6))
     number = np.repeat(np.arange(6), 2)
     mean, low, high, error = law_choice.interval(np.full(12, 0.25), number, drawn)
@@ -106,52 +91,20 @@ def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
     assert error > 0
 
 
-def test_the_ceiling_bounds_what_laws_accept() -> None:
-    import law_ceiling
-
-    many = pairs(40, 30)
-    ratios = ceiling.quantiles(many)
-    plain = np.array([ceiling.proportional(p, q, range(1, 17)) for p, q in many])
-    assert (np.diff(plain, axis=1) >= -1e-12).all()
-    fitted = np.array([ceiling.newsvendor(p, q, ratios, [3])[0] for p, q in many])
-    rates = [
-        float(otmd.acceptance_rate(otmd.Preference(), p, otmd.Stratified(q, 3))) for p, q in many
-    ]
-    assert np.mean(rates) < fitted.mean() <= 1
-    assert np.mean(rates) < plain[:, 2].mean() < fitted.mean() + 0.02
-    middle = ceiling.MIDDLES[:, None]
-    assert (np.diff(ratios * middle, axis=0) >= -1e-12).all()
-    entropy = np.array([-(q * np.log(q)).sum() for _, q in many])
+def test_a_dynamic_budget_keeps_the_mean_and_raises_the_bound():
+    pairs_of = pairs(40, 30)
+    plain = np.array([ceiling.proportional(p, q, range(1, 17)) for p, q in pairs_of])
+    entropy = np.array([-(q * np.log(q)).sum() for _, q in pairs_of])
     budget = law_ceiling.budgets(entropy, plain, 3)[law_ceiling.levels(entropy)]
     assert budget.mean() == pytest.approx(3, abs=0.3)
     assert plain[np.arange(40), budget - 1].mean() > plain[:, 2].mean()
 
 
-def test_with_equal_drafts_the_ceiling_is_one() -> None:
-    same = [(q, q) for _, q in pairs(6, 30)]
-    assert ceiling.proportional(*same[0], [1, 30]) == pytest.approx([1.0, 1.0])
-    fitted = [ceiling.newsvendor(p, q, ceiling.quantiles(same), [2]) for p, q in same]
-    assert np.array(fitted) == pytest.approx(np.ones((6, 1)))
-
-
-def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) -> None:
-    import law_orders
-
-    from otmd.models import Prompt
-
-    prompts = [Prompt(domain, domain, "text") for domain in ("code", "maths", "chat", "prose")]
-    for prompt, (target, draft) in zip(prompts, pairs(4), strict=True):
-        logits = {"target": np.log([target]), "skip:15": np.log([draft])}
-        np.savez(tmp_path / f"{prompt.id}.npz", temperature=np.array([1.0]), **logits)
-    monkeypatch.setattr(law_orders, "chosen_prompts", lambda: prompts)
-    monkeypatch.setattr(law_orders, "text_file", lambda prompt: tmp_path / f"{prompt.id}.npz")
-    rows = list(law_orders.orders(np.random.default_rng(0), "skip:15", 1.0, 3))
-    assert [row["prompt_id"] for row in rows] == [prompt.id for prompt in prompts]
-    for row, (target, draft) in zip(rows, pairs(4), strict=True):
-        law = otmd.Stratified(draft, 3)
-        assert row["own_order"] == pytest.approx(
-            float(otmd.acceptance_rate(otmd.Preference(law_orders.own_order), target, law))
-        )
+def test_the_better_order_is_the_better_at_each_position():
+    for target, draft in pairs(4):
+        row = law_orders.position_rates(target, draft, 3)
+        rule, law = otmd.Preference(draft_laws.own_order), otmd.Stratified(draft, 3)
+        assert row["own_order"] == pytest.approx(float(otmd.acceptance_rate(rule, target, law)))
         assert row["own_order"] <= row["default"] <= row["optimum"] + 1e-9
         assert row["better_order"] == max(row["own_order"], row["ratio_order"])
         assert row["better_order"] <= row["optimum"] + 1e-9
@@ -159,27 +112,15 @@ def test_the_better_order_is_the_better_at_each_position(tmp_path, monkeypatch) 
 
 def test_shares_are_chosen_on_other_prompts() -> None:
     """The share that is best on one half is not the best on the other, which shows in the gain."""
-    import law_orders
-
     names = [f"shares_{falling:g}" for falling in law_orders.FALLING]
-    own = {"a": dict.fromkeys(names, 0.5) | {"shares_0.4": 0.9}}
-    own["b"] = dict.fromkeys(names, 0.5) | {"shares_1.6": 0.7}
+    rates = {"a": dict.fromkeys(names, 0.5) | {"shares_0.4": 0.9}}
+    rates["b"] = dict.fromkeys(names, 0.5) | {"shares_1.6": 0.7}
     table = pl.DataFrame(
-        [{"prompt_id": id, "num_drafts": 2, "top_draft": 0.5, **own[id]} for id in ("a", "b")]
+        [{"prompt_id": id, "num_drafts": 2, "top_draft": 0.5, **rates[id]} for id in ("a", "b")]
     )
-    ((_, one, binned, best),) = law_orders.shares_by_position(table).rows()
-    assert (one, binned) == (0.0, 0.0)
+    ((_, single, binned, best),) = law_orders.shares_by_position(table).rows()
+    assert (single, binned) == (0.0, 0.0)
     assert best == pytest.approx((0.4 + 0.2) / 2)
     both = table.with_columns(pl.lit(0.9).alias("shares_0.4"))
-    ((_, one, _, best),) = law_orders.shares_by_position(both).rows()
-    assert one == best == pytest.approx(0.4)
-
-
-def test_the_stored_table_has_every_cell_of_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "paper_figures"))
-    monkeypatch.chdir(ROOT)
-    path = Path("paper_figures/results/draft_laws.parquet")
-    table = pl.read_parquet(path).filter(choice="stratified")
-    assert table.height == 5 * 5 * 4
-    assert (table["low"] <= table["value"]).all()
-    assert (table["value"] <= table["high"]).all()
+    ((_, single, _, best),) = law_orders.shares_by_position(both).rows()
+    assert single == best == pytest.approx(0.4)

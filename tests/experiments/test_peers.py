@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
+import time
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from scripts import ROOT, run
 
 import otmd
+from experiments.performance import peers
+from experiments.performance.peer_solvers import (
+    LAWS,
+    Peer,
+    list_peers,
+    scan_prefixes,
+    timed,
+)
+from paper_figures import cost
 
-FOLDER = ROOT / "experiments" / "performance"
 LONG = 3600.0
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("peers") / "peers.parquet"
-    limits = ["--rounds", 1, "--time-limit", 0.5]
-    printed = run(FOLDER / "peers.py", "--quick", "--output", path, *limits)
-    assert "| α* | with | 2 | otmd |" in printed
-    assert "float64 vectors" in printed
+    peers.main(["--quick", "--output", str(path), "--rounds", "1", "--time-limit", "0.5"])
     return path
 
 
@@ -41,7 +40,7 @@ def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
 
 
-def test_every_answer_stands_beside_its_time(rows: pl.DataFrame) -> None:
+def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     solved = rows.filter(pl.col("status") == "solved")
     assert (solved["seconds"] > 0).all()
     assert set(solved["size"]) == {4, 8, 300}
@@ -56,9 +55,6 @@ def test_every_answer_stands_beside_its_time(rows: pl.DataFrame) -> None:
 
 
 def test_giving_up_lasts(rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    import peers
-    from peer_solvers import Peer, list_peers, timed
-
     # Half a second may be too short for this solver on a busy machine: here nobody gives up for time.
     flow = [
         peer
@@ -76,11 +72,6 @@ def test_giving_up_lasts(rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_slow_call_is_stopped_and_not_tried_at_larger_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import time
-
-    import peers
-    from peer_solvers import Peer, timed
-
     slow = Peer("slow", "α*", "with", 2, timed(lambda p, q: time.sleep(p.size / 4)))
     sort = Peer("argsort(p/q)", "sort", "with", 1, timed(lambda p, q: None))
     monkeypatch.setattr(peers, "list_peers", lambda *_, **__: [slow, sort])
@@ -90,29 +81,15 @@ def test_a_slow_call_is_stopped_and_not_tried_at_larger_sizes(
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peer_solvers import list_peers
-    from peers import first_call
-
     monkeypatch.setitem(sys.modules, "ot", None)
     [pot] = [peer for peer in list_peers(1.0, 10) if peer.name.startswith("POT")]
-    row, again = first_call(pot, pair(5), 5, 1.0)
+    row, again = peers.first_call(pot, pair(5), 5, 1.0)
     assert (row["status"], again) == ("not installed", None)
     assert "pip install pot" in row["note"]
 
 
-@pytest.mark.skipif(find_spec("ot") is None, reason="POT is not installed")
-def test_pot_finds_the_optimum() -> None:
-    from peer_solvers import ready_pot
-
-    p, q = pair(7)
-    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2)).rate
-    assert ready_pot(p, q, 7)().answer == pytest.approx(best, abs=1e-9)
-
-
 @pytest.mark.parametrize(("law", "n"), [("with", 2), ("with", 4), ("without", 2)])
 def test_the_scan_of_prefixes_finds_the_optimum(law: str, n: int) -> None:
-    from peer_solvers import LAWS, scan_prefixes
-
     for size in (3, 9, 50):
         p, q = pair(size)
         best = otmd.optimal_acceptance(p, LAWS[law](q, n)).rate
@@ -125,10 +102,8 @@ def test_memory_is_measured_of_every_verifier(rows: pl.DataFrame) -> None:
     assert (memory["vectors"] >= 1).all()
 
 
-def test_the_figure_is_drawn_from_the_results(results: Path, tmp_path: Path) -> None:
-    from PIL import Image
-
-    figure = tmp_path / "peers.png"
-    run(ROOT / "paper_figures" / "peers.py", results, figure)
-    with Image.open(figure) as image:
-        assert image.info["Source"] == f"paper_figures/peers.py, {results}"
+def test_the_figure_shows_the_measured_times(results: Path, rows: pl.DataFrame) -> None:
+    figure = cost.peers(results)
+    drawn = [tuple(line.get_ydata()) for line in figure.axes[0].get_lines()]
+    scan = rows.filter(name="sort-and-scan", law="with", num_drafts=2).sort("size")
+    assert tuple(scan["seconds"] / 1e-3) in drawn

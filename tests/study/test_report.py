@@ -28,6 +28,7 @@ from otmd.study.report import (
 from otmd.study.style import MARKS, SPARE_MARKS, marks
 from otmd.study.summary import DEFAULT_BY
 from otmd.study.table import Table, html_page, markdown_page
+from paper_figures.__main__ import main as draw_paper_figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -200,6 +201,14 @@ def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
     for i, (name, box) in enumerate(boxes):
         for other, another in boxes[i + 1 :]:
             assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
+
+
+def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
+    table.write_parquet(tmp_path / "results.parquet")
+    results, figure = tmp_path / "results.parquet", tmp_path / "out" / "gaps.pdf"
+    draw_paper_figures(["gaps", "--results", str(results), "--output", str(figure)])
+    assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
+    assert "gaps.pdf" in capsys.readouterr().out
 
 
 def test_nothing_to_draw_is_an_error(summary, tmp_path):

@@ -1,0 +1,1 @@
+"""Long runs over the public interface of ``otmd``: ``python -m experiments`` lists them."""

@@ -1,0 +1,1 @@
+"""Claims of the papers, and questions of this project, measured."""

@@ -1,0 +1,1 @@
+"""Time and memory, compared with what else could be used."""

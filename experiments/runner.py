@@ -1,0 +1,177 @@
+"""One way to run an experiment: options, tasks, parts that survive an interruption, one Parquet file.
+
+A sweep keeps the rows of each finished task as a part in ``--parts``, so that the same command continues an
+interrupted run, and computes nothing that is there. The table goes to ``--output``; its metadata hold the
+command, the versions and the settings.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from otmd.study import Sweep, read_tasks, run_sweep
+
+RESULTS = Path("paper_figures/results")
+PACKAGES = ("otmd", "numpy", "scipy", "numba", "polars")
+Task = dict[str, Any]
+
+
+def parser(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.ArgumentParser:
+    """Options of the module ``name``, one for each default, whose type it has; True and False are flags.
+
+    A tuple is the default of an option with several values, None that of a path.
+    """
+    made = argparse.ArgumentParser(
+        prog=f"python -m experiments {_stem(name)}",
+        description=sys.modules[name].__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Defaults: " + json.dumps(defaults, default=str, ensure_ascii=False),
+    )
+    for option, default in defaults.items():
+        flag = f"--{option.replace('_', '-')}"
+        if isinstance(default, bool):
+            made.add_argument(flag, action="store_true")
+        elif isinstance(default, tuple):
+            made.add_argument(flag, type=type(default[0]), nargs="+", default=list(default))
+        else:
+            kind = Path if default is None else type(default)
+            made.add_argument(flag, type=kind, default=default)
+    made.set_defaults(command=shlex.join(["python", "-m", "experiments", _stem(name), *arguments]))
+    return made
+
+
+def options(name: str, arguments: Sequence[str], **defaults: Any) -> Namespace:
+    """Read the options of the module ``name``; see :func:`parser`."""
+    return parser(name, arguments, **defaults).parse_args(arguments)
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def run(
+    function: Callable[..., Iterable[Mapping[str, Any]]],
+    arguments: Sequence[str],
+    seconds_a_task: float,
+    tasks: Callable[[Namespace], list[Task]] | None = None,
+    data: Callable[[list[Task]], str] = lambda tasks: "",
+    summarise: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+    **defaults: Any,
+) -> pl.DataFrame:
+    """Compute a function for every task that has no part yet, save the table of all, and return it.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(rng, **task)`` returns the rows of a task, see :class:`otmd.study.Sweep`.
+    arguments : sequence of str
+        The options of the command line.
+    seconds_a_task : float
+        The measured time of one task, for the estimate of the time left.
+    tasks : callable, optional
+        The tasks of the options; without it they stand in a TOML file next to the function's module.
+    data : callable
+        Makes the data that the tasks read, unless they are there; returns a string that identifies them.
+    summarise : callable, optional
+        From the table to what is saved and returned; the table itself is saved as ``NAME_prompts.parquet``.
+    **defaults
+        More options; see :func:`parser`. ``output`` is where the table goes.
+    """
+    name = function.__module__
+    script = Path(sys.modules[name].__file__ or "")
+    common = {"output": RESULTS / f"{script.stem}.parquet", "parts": Path("runs") / script.stem}
+    common |= {"workers": os.cpu_count() or 1, "scheduler": "", "quiet": False}
+    if tasks is None:
+        common["spec"] = script.with_suffix(".toml")
+    chosen = options(name, arguments, **(common | defaults))
+    listed = tasks(chosen) if tasks else read_tasks(chosen.spec)
+    table = _sweep(Sweep(function, listed, data=data(listed)), chosen, seconds_a_task)
+    if summarise:
+        save(chosen.output.with_name(f"{chosen.output.stem}_prompts.parquet"), table, chosen)
+        table = summarise(table)
+    save(chosen.output, table, chosen)
+    return table
+
+
+def _sweep(sweep: Sweep, chosen: Namespace, seconds_a_task: float) -> pl.DataFrame:
+    """Compute what is left of a sweep; say before how much that is."""
+    progress = not chosen.quiet
+    if progress:
+        parts = (chosen.parts / f"{sweep.key(task)}.parquet" for task in sweep.tasks)
+        left = sum(not part.exists() for part in parts)
+        minutes = left * seconds_a_task / chosen.workers / 60
+        words = f"{left} of {len(sweep.tasks)} tasks are left, about {minutes:.1f} minutes"
+        print(f"{words} with {chosen.workers} workers", file=sys.stderr)
+    if not chosen.scheduler:
+        return run_sweep(sweep, chosen.parts, chosen.workers, progress=progress)
+    from distributed import Client
+
+    try:
+        client = Client(chosen.scheduler)
+    except OSError as error:
+        sys.exit(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
+    import joblib
+
+    with client, joblib.parallel_config(backend="dask"):
+        return run_sweep(sweep, chosen.parts, chosen.workers, progress=progress)
+
+
+def require(good: bool, option: str, value: object, expected: str) -> None:
+    """End the program with a message unless the value of an option is good."""
+    if not good:
+        sys.exit(f"--{option}: got {value}, expected {expected}")
+
+
+def save(path: Path, table: pl.DataFrame, chosen: Namespace) -> None:
+    """Write a table, whole or not at all, with the command, the versions and the settings."""
+    about = {
+        "command": chosen.command,
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "settings": {name: value for name, value in vars(chosen).items() if name != "command"},
+    }
+    texts = {name: json.dumps(value, default=str) for name, value in about.items()}
+    rows = table.to_arrow()
+    rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **texts})
+    file = io.BytesIO()
+    pq.write_table(rows, file, compression="zstd", write_page_checksum=True)
+    write_whole(path, file.getvalue())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_bytes(data)
+    unfinished.replace(path)
+
+
+def show(*tables: pl.DataFrame) -> None:
+    """Print tables with all their rows and columns."""
+    style: dict[str, Any] = {
+        "tbl_rows": -1,
+        "tbl_cols": -1,
+        "tbl_width_chars": 250,
+        "fmt_str_lengths": 40,
+    }
+    with pl.Config(**style, float_precision=4, tbl_hide_dataframe_shape=True):
+        for table in tables:
+            print(table)
+
+
+def markdown(heads: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Text of a table in Markdown."""
+    lines = [list(map(str, line)) for line in (heads, *rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,1 @@
+"""Tokens per call of draft trees, along texts of real models."""

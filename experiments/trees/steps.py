@@ -1,0 +1,131 @@
+"""The steps that a decoder takes along a given text: exactly, and without drafting anything.
+
+A lossless rule writes the target's texts. So a step can be studied given the text: how much of the text it
+accepts follows from a probability at each token, and where steps begin is a renewal process along the text.
+The average over texts of the target is what a decoder that samples would measure, with less noise.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import otmd
+from otmd.probabilities import FloatArray
+from otmd.study.planning import reached_by_block, step_begins
+
+
+def emission_and_rate(
+    verifier: otmd.Verifier,
+    target: FloatArray,
+    law: otmd.DraftLaw,
+    token: int,
+    rng: np.random.Generator | None = None,
+) -> tuple[FloatArray, float]:
+    """The emission probabilities (n, n) of a token, and the acceptance rate.
+
+    Parameters
+    ----------
+    verifier, target, law, token, rng
+        As for :meth:`otmd.verifiers.PreparedVerifier.emission_probs`.
+    """
+    emission = verifier.prepare(target, law).emission_probs(token, rng=rng)
+    # The optimal verifier attains α* within its tolerance, so it need not be prepared once more.
+    if verifier is OPTIMAL:
+        return emission, float(otmd.optimal_acceptance(target, law).rate)
+    return emission, float(verifier.acceptance_rate(target, law))
+
+
+OPTIMAL = otmd.Optimal()
+
+
+def paths_emission(
+    verifier: otmd.Verifier, target: FloatArray, draft: FloatArray, token: int, most: int
+) -> tuple[FloatArray, FloatArray]:
+    """Number of independent paths that continue with the emitted token, for 1 … ``most`` paths.
+
+    Returns
+    -------
+    passing : ndarray of float64, shape (most, most)
+        Entry (n − 1, c − 1): P(c ≥ 1 of n paths hold the token | it is emitted).
+    rates : ndarray of float64, shape (most,)
+        The acceptance rate of n paths.
+    """
+    passing = np.zeros((most, most))
+    rates = np.zeros(most)
+    for n in range(1, most + 1):
+        law = otmd.WithReplacement(draft, n)
+        emission, rates[n - 1] = emission_and_rate(verifier, target, law, token)
+        passing[n - 1, :n] = emission.sum(axis=0)
+    return passing, rates
+
+
+class Starts(NamedTuple):
+    """Steps that begin at each of S tokens of a text.
+
+    Attributes
+    ----------
+    reached : ndarray of float64, shape (S, depth + 1)
+        P(at least k drafted tokens are accepted | the text), k = 0 … depth.
+    expected : ndarray of float64, shape (S,)
+        The expected number of emitted tokens, given the text so far and as much of the rest as the
+        rule uses.
+    """
+
+    reached: FloatArray
+    expected: FloatArray
+
+
+def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth: int) -> Starts:
+    """Steps of a rule that decides token by token.
+
+    Parameters
+    ----------
+    passing : ndarray of float64, shape (N, S, S)
+        At each token of the text, in state i: P(the text's token is drafted and emitted, and the state
+        below it is j | that token is emitted).
+    rates : ndarray of float64, shape (N, S)
+        Acceptance rates. They average the last token of a step over all tokens that the target may emit.
+    state : int
+        The state in which each step begins.
+    depth : int
+        The depth of the tree.
+    """
+    count = max(len(passing) - depth + 1, 0)
+    states = np.zeros((count, rates.shape[1]))
+    states[:, state] = 1.0
+    reached = [np.ones(count)]
+    expected = np.ones(count)
+    for k in range(depth):
+        expected += np.einsum("ti,ti->t", states, rates[k : k + count])
+        states = np.einsum("ti,tij->tj", states, passing[k : k + count])
+        reached.append(states.sum(axis=1))
+    return Starts(np.stack(reached, axis=1), expected)
+
+
+def block_starts(target: FloatArray, draft: FloatArray, tokens: list[int], depth: int) -> Starts:
+    """Steps of block verification with one path, from both models' distributions (N, V) along a text.
+
+    See :func:`otmd.study.planning.reached_by_block`.
+    """
+    every = np.arange(len(tokens))
+    ratios = draft[every, tokens] / target[every, tokens]
+    count = max(len(ratios) - depth + 1, 0)
+    reached = reached_by_block(ratios, depth)[:count]
+    expected = np.ones(count)
+    path = np.ones(count)
+    for k in range(depth):
+        for start in range(count):
+            warranted = reached[start, k] * target[start + k]
+            drafted = path[start] * draft[start + k]
+            expected[start] += np.minimum(warranted, drafted).sum()
+        path = path * ratios[k : k + count]
+    return Starts(reached, expected)
+
+
+def decoded(starts: Starts, count: int | None = None) -> tuple[float, float]:
+    """Expected tokens and expected steps of a decoder that writes the text from its beginning.
+
+    Each start counts with the probability that a step begins there; those after the first ``count`` do not.
+    """
+    begins = step_begins(starts.reached[:count])
+    return float(begins @ starts.expected[:count]), float(begins.sum())

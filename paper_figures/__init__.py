@@ -1,0 +1,1 @@
+"""Figures and tables of the documentation, from stored results: ``python -m paper_figures``."""

@@ -1,0 +1,82 @@
+"""Draw figures, and fill in the tables of ``docs/claims.md``, from stored results.
+
+python -m paper_figures
+python -m paper_figures laws theory_cut
+python -m paper_figures laws --results runs/mine.parquet --output figures/mine.pdf
+
+Without names, all are made. A figure goes to ``docs/images`` as an SVG, with a second one for dark pages; its
+metadata name the command and the results. ``claims`` is the name of the tables.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from otmd.study import draw_gaps, load_results, summarise
+from otmd.study.style import save_figure
+from paper_figures import acceptance, claims, cost, theory, trees
+from paper_figures.common import RESULTS
+
+FIGURES = {
+    "first_look": (acceptance.first_look, "gaps"),
+    "choice": (acceptance.choice, "real_positions"),
+    "draft_laws": (acceptance.draft_laws, "draft_laws"),
+    "laws": (acceptance.laws, "real_positions"),
+    "domain_rates": (acceptance.domain_rates, "real_positions"),
+    "draft_quality": (acceptance.draft_quality, "draft_quality"),
+    "spectr_acceptance": (acceptance.spectr_acceptance, "spectr_acceptance"),
+    "spechub": (acceptance.spechub, "spechub_toy"),
+    "spectr_paths": (trees.spectr_paths, "spectr_paths"),
+    "spechub_depths": (trees.spechub_depths, "spechub_depths"),
+    "sequence_optimum": (trees.sequence_optimum, "sequence_optimum"),
+    "peers": (cost.peers, "peers"),
+    "lp_scaling": (cost.lp_scaling, "lp_scaling"),
+    "resolution_grid": (cost.resolution_grid, "resolution_grid"),
+}
+"""Function of the results' path, and the name of the stored results, by the name of the figure."""
+
+THEORY = {f"theory_{draw.__name__}": draw for draw in theory.FIGURES}
+NAMES = ("gaps", *FIGURES, *THEORY, "claims")
+
+
+def make(name: str, results: Path | None, output: list[Path]) -> list[Path]:
+    """Draw a figure, or fill in the tables; return the files that were written."""
+    if name == "claims":
+        return [claims.fill()]
+    figures = output or [Path(f"docs/images/{name}.svg")]
+    command = f"python -m paper_figures {name}"
+    if name in THEORY:
+        return save_figure(THEORY[name], figures, command, "--output")
+    stored = FIGURES[name][1] if name in FIGURES else name
+    path = results or RESULTS / f"{stored}.parquet"
+    source = f"{command} --results {shlex.quote(str(path))}"
+    if name == "gaps":
+        return draw_gaps(summarise(load_results(path)), figures, source=source)
+    draw, _ = FIGURES[name]
+    return save_figure(lambda: draw(path), figures, source, "--output")
+
+
+def main(arguments: list[str]) -> None:
+    """Make what is asked for, and print the paths."""
+    parser = argparse.ArgumentParser(
+        prog="python -m paper_figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--results", type=Path, help="of one figure, instead of the stored ones")
+    parser.add_argument("--output", type=Path, nargs="+", default=[], help=".svg, .pdf or .png")
+    chosen = parser.parse_args(arguments)
+    unknown = sorted({*chosen.names} - {*NAMES})
+    if unknown:
+        parser.error(f"NAME: got {unknown}, expected some of {', '.join(NAMES)}")
+    if (chosen.results or chosen.output) and len(chosen.names) != 1:
+        parser.error(f"--results and --output: got {len(chosen.names)} names, expected one")
+    for name in chosen.names or NAMES:
+        for path in make(name, chosen.results, chosen.output):
+            print(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

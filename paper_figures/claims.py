@@ -1,0 +1,117 @@
+"""The tables of ``docs/claims.md``, made anew from ``claims.toml`` and stored results.
+
+A table of the page stands between ``<!-- NAME -->`` and ``<!-- end -->``.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from experiments.runner import markdown
+from paper_figures import queries
+from paper_figures.common import PAIRS, means
+from paper_figures.queries import choices, wide
+
+PAGE = Path("docs/claims.md")
+LIST = Path(__file__).with_suffix(".toml")
+
+
+def row(claim: dict[str, Any]) -> list[str]:
+    """The row of a claim."""
+    query = getattr(queries, claim["query"])
+    numbers = query(**claim.get("arguments", {}))
+    so = numbers.get("so")
+    numbers["holds"] = "holds" if so else "does not hold"
+    numbers["theorem"] = "theorem; code " + ("agrees" if so else "disagrees")
+    texts = (claim[name].format(**numbers) for name in ("verdict", "measured"))
+    return [claim["claim"], *texts, claim["source"], f"`{claim['experiment']}.py`"]
+
+
+def claims() -> str:
+    """Every claim that was measured again."""
+    listed = tomllib.loads(LIST.read_text("utf-8"))["claims"]
+    # The answer comes next to the question: on a narrow screen the last columns are out of sight.
+    heads = ("claim", "verdict", "measured here", "source", "script")
+    return markdown(heads, map(row, listed))
+
+
+DOMAIN_RULES = ("α*, with", "K-SEQ", "RRS", "α*, without", "RRSw", "greedy")
+
+
+def by(column: str, **at: float) -> str:
+    """Mean rates of three drafts in per cent with 95% intervals, a line for each value of a column."""
+    rates = means(wide(DOMAIN_RULES, 3, **at), [column], DOMAIN_RULES)
+    lines = []
+    for value in sorted(rates[column].unique()):
+        rows = rates.filter(pl.col(column) == value)
+        by_rule = {row["name"]: row for row in rows.iter_rows(named=True)}
+        ends = [
+            [100 * by_rule[name][end] for end in ("value", "low", "high")] for name in DOMAIN_RULES
+        ]
+        texts = ("{:.1f} ({:.1f}–{:.1f})".format(*of) for of in ends)
+        lines.append([value, rows["positions"][0], *texts])
+    return markdown([column, "positions", *DOMAIN_RULES], lines)
+
+
+SHOWN = ("certain", "with, K-SEQ", "without, recursive", "greedy", "stratified")
+
+
+def draft_laws() -> str:
+    """Rates of laws in per cent at two temperatures, a line for each pair and number of drafts."""
+    lines = []
+    for draft, (label, _) in PAIRS.items():
+        for temperature in (0.6, 1.0):
+            for n in (2, 4, 8):
+                cell = choices().filter(draft=draft, temperature=temperature, num_drafts=n)
+                by_choice = {row["choice"]: row for row in cell.iter_rows(named=True)}
+                lines.append([label, f"{temperature:g}", n, *_cells(by_choice)])
+    heads = ("pair", "T", "n", *SHOWN, "stratified − greedy", "fitted − stratified")
+    return markdown([*heads, "without, optimum", "ceiling"], lines)
+
+
+def _cells(by_choice: dict[str, dict[str, Any]]) -> list[str]:
+    """The cells of a line, with a dash for a choice that was not measured at all positions."""
+    complete = by_choice["stratified"]["positions"]
+
+    def rate(name: str) -> str:
+        row = by_choice[name]
+        return f"{100 * row['value']:.1f}" if row["positions"] == complete else "–"
+
+    def lead(name: str, base: str) -> str:
+        ends = (100 * by_choice[name][f"{end}_over_{base}"] for end in ("value", "low", "high"))
+        return "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
+
+    lead_columns = [lead("stratified", "greedy"), lead("stratified, fitted", "stratified")]
+    return [*map(rate, SHOWN), *lead_columns, *map(rate, ("without, optimum", "ceiling, π ∝ q"))]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "claims": claims,
+    # At the temperature of Hu et al.'s Table 1.
+    "domains": partial(by, "domain", temperature=0.7),
+    "temperatures": partial(by, "temperature"),
+    "draft laws": draft_laws,
+}
+
+
+def filled(page: str) -> str:
+    """The page with every table made anew."""
+    for name, make in TABLES.items():
+        parts = re.split(
+            rf"(?<=<!-- {name} -->\n\n)(.*?)(?=\n\n<!-- end -->)", page, flags=re.DOTALL
+        )
+        if len(parts) != 3:
+            raise ValueError(f"page: got no single place for the table {name!r}, expected one")
+        page = parts[0] + make() + parts[2]
+    return page
+
+
+def fill() -> Path:
+    """Make the tables of the page anew."""
+    PAGE.write_text(filled(PAGE.read_text("utf-8")), "utf-8")
+    return PAGE

@@ -1,0 +1,152 @@
+"""Experiments on draft trees with a tiny model: they run, continue, and are drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from models.conftest import WORDS, make_llama, make_tokenizer
+
+import otmd
+from experiments.texts import Pair, sample_texts
+from experiments.trees import sequence_optimum, spechub_depths, spectr_paths
+from otmd.models import Prompt, load_draft, load_target
+from otmd.transport import SolverError
+from otmd.trees import TableModel
+from paper_figures import trees
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Options that make a run small, on a tiny model made here."""
+    folder = tmp_path_factory.mktemp("model")
+    make_llama().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    source = folder / "prompts.jsonl"
+    texts = [" ".join(WORDS[i : i + 5]) for i in range(3)]
+    source.write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
+    chosen = ["--target", folder, "--draft", "skip:1,3", "--sources", source, "--prompts", 3]
+    return [str(option) for option in [*chosen, "--length", 9, "--seed", 1]]
+
+
+RUNS = {
+    spectr_paths: ["--paths", "1", "2", "--depths", "2"],
+    spechub_depths: ["--depth", "2", "--temperatures", "1.0"],
+    sequence_optimum: ["--positions", "1"],
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(
+        sequence_optimum, "SIZES", {(3, 2): ("one path", "two paths", "binary hub tree")}
+    )
+
+
+@pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_each_experiment_runs_continues_and_is_drawn(module, common, tmp_path, capsys):
+    name = module.__name__.rpartition(".")[2]
+    output = tmp_path / f"{name}.parquet"
+    arguments = [
+        *common,
+        *RUNS[module],
+        "--parts",
+        str(tmp_path / "parts"),
+        "--output",
+        str(output),
+    ]
+    summary = module.main(arguments)
+    assert pl.read_parquet(output).equals(summary)
+    assert pl.read_parquet(tmp_path / f"{name}_prompts.parquet")["prompt"].n_unique() == 3
+    assert (summary["value"] >= 1.0).all()
+    assert set(summary["prompts"]) == {3}
+    printed = capsys.readouterr()
+    assert "3 of 3 tasks are left" in printed.err
+    assert f"{summary['value'][0]:.3f} ± {summary['error'][0]:.3f}" in printed.out
+    again = module.main(arguments)
+    assert "0 of 3 tasks" in capsys.readouterr().err
+    assert again.equals(summary)
+    figure_is_the_table(name, output, summary)
+
+
+def figure_is_the_table(name: str, output: Path, summary: pl.DataFrame) -> None:
+    """Every point drawn is a value of the summary."""
+    figure = getattr(trees, name)(output)
+    points = [container.lines[0] for axes in figure.axes for container in axes.containers]
+    across = name == "sequence_optimum"
+    drawn = [float(x) for p in points for x in (p.get_xdata() if across else p.get_ydata())]
+    values = {0.0, *summary["value"].to_list()}
+    values |= {s * d for d in summary["difference"].drop_nulls().to_list() for s in (1, -1)}
+    assert len(drawn) >= 4
+    assert all(min(abs(value - stored) for stored in values) < 1e-12 for value in drawn)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        (spectr_paths, ["--paths", "0"], "expected numbers of at least 1"),
+        (spectr_paths, ["--depths", "99"], "expected at least the depth 99"),
+        (spectr_paths, ["--temperature", "0"], "expected a number above 0"),
+        (spectr_paths, ["--prompts", "1"], "--prompts: got 1, expected at least 2"),
+        (spechub_depths, ["--depth", "0"], "expected 1 to --length"),
+        (spechub_depths, ["--temperatures", "0"], "expected numbers above 0"),
+        (sequence_optimum, ["--positions", "0"], "expected at least 1"),
+        (sequence_optimum, ["--temperature", "0"], "expected a number above 0"),
+    ],
+)
+def test_bad_arguments_are_named(module, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        module.main(arguments)
+
+
+def test_no_rule_may_exceed_the_optimum(monkeypatch):
+    rng = np.random.default_rng(3)
+    target, draft = TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
+    values = sequence_optimum.measure_models(target, draft, 2, "two paths")
+    assert values["RRS"] < values["K-SEQ"] < values[sequence_optimum.OPTIMUM]
+    lower = SimpleNamespace(value=values["RRS"])
+    monkeypatch.setattr(sequence_optimum, "optimal_block_efficiency", lambda *_: lower)
+    with pytest.raises(RuntimeError, match="expected at most the optimum"):
+        sequence_optimum.measure_models(target, draft, 2, "two paths")
+
+
+def test_a_text_is_the_targets_with_the_logits_of_both_models(common):
+    """Branches of one tree against one plain call a text; low temperatures and high ones."""
+    target = load_target(common[1], progress=False)
+    pair = Pair(target, load_draft("skip:1,3", target))
+    prompt = Prompt("p", "d", " ".join(WORDS[:6]))
+    texts = sample_texts(pair, prompt, 8, [0.01, 1.0, 1.0], 3)
+    assert texts[1].tokens == texts[2].tokens != texts[0].tokens
+    assert texts[1].tokens == sample_texts(pair, prompt, 8, [1.0], 3)[0].tokens
+    for text in texts:
+        tokens = [*text.before, *text.tokens]
+        rows = range(len(text.before) - 1, len(tokens) - 1)
+        for model, probs in zip((pair.target, pair.draft), text.probs(), strict=True):
+            expected = otmd.Processing(text.temperature)(model.logits(tokens, rows))
+            assert np.abs(probs - expected[:, : probs.shape[1]]).max() < 1e-4
+    assert [int(probs.argmax()) for probs in texts[0].probs()[0]] == texts[0].tokens
+
+
+def test_a_program_that_is_not_solved_counts_for_no_rule(monkeypatch):
+    rng = np.random.default_rng(3)
+
+    def refuse(*_):
+        raise SolverError("given up")
+
+    rows = []
+    for number in range(8):
+        models = [TableModel.random(3, 2, rng=rng) for _ in range(2)]
+        if number == 7:
+            monkeypatch.setattr(sequence_optimum, "optimal_block_efficiency", refuse)
+        about = {"domain": "d", "prompt": str(number // 2), "position": number % 2}
+        about |= {"vocab_size": 3, "depth": 2, "law": "two paths"}
+        values = sequence_optimum.measure_models(*models, 2, "two paths")
+        rows += [{**about, "rule": rule, "tokens": tokens} for rule, tokens in values.items()]
+    summary = sequence_optimum.summarise_gaps(pl.DataFrame(rows))
+    assert summary["steps"].to_list() == [7.0] * 4
+    assert summary["unsolved"].to_list() == [1] * 4
+    assert summary.filter(rule=sequence_optimum.OPTIMUM)["largest_gap"].item() == 0.0
+    assert "7, 1 unsolved" in sequence_optimum.as_table(summary)
