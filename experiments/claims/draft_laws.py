@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import sweep_script
+from otmd.verifiers.taking import Cells, TakenInCells
 
 import otmd
 from otmd.laws import Slots
@@ -37,7 +38,6 @@ from otmd.models.progress import progress_bar
 from otmd.models.prompts import prompt_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.storage.files import write_atomically
-from otmd.verifiers.taking import Cells, TakenInCells
 
 ROWS = Path("runs/draft_laws_positions.parquet")
 DOMAINS = ("code", "maths", "chat", "prose")
