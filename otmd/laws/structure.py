@@ -4,9 +4,11 @@ The optimum and verifiers match on the kinds of this file, and not on classes of
 its structure is served by everything that serves this kind of structure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import permutations, product
+from math import factorial, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +76,44 @@ class Slots:
         starts = size * np.arange(count + 1)
         return cls(tokens, probs.ravel(), starts, np.ones(count, np.int64), size, False)
 
+    @classmethod
+    def joined(
+        cls, rows: Sequence[tuple[IntArray, FloatArray, int]], vocab_size: int, disjoint: bool
+    ) -> "Slots":
+        """Each row is a distribution, (tokens (E_r,), probs (E_r,), number of its copies)."""
+        tokens = [row_tokens[probs > 0.0] for row_tokens, probs, _ in rows]
+        probs = [probs[probs > 0.0] for _, probs, _ in rows]
+        copies = [copies for _, _, copies in rows]
+        if len(rows) == 1:
+            dense = np.zeros(vocab_size)
+            dense[tokens[0]] = probs[0]
+            return cls.single(dense, copies[0])
+        starts = np.cumsum([0, *map(len, tokens)])
+        return cls(
+            np.concatenate(tokens),
+            np.concatenate(probs),
+            starts,
+            np.array(copies),
+            vocab_size,
+            disjoint,
+        )
+
+    def assignments(self, most: int) -> Iterator[IntArray]:
+        """Permutations (n,) of the slots that only exchange copies of the same distribution.
+
+        All of them, or if these are more than ``most`` the cyclic ones.
+        """
+        ends = self.copies.cumsum()
+        groups = [
+            np.arange(end - copies, end) for copies, end in zip(self.copies, ends, strict=True)
+        ]
+        if prod(map(factorial, self.copies.tolist())) <= most:
+            for permuted in product(*map(permutations, groups)):
+                yield np.concatenate(permuted)
+        else:
+            for shift in range(int(self.copies.max())):
+                yield np.concatenate([np.roll(group, shift) for group in groups])
+
     @property
     def is_single(self) -> bool:
         """True if all drafts are drawn from one distribution."""
@@ -116,6 +156,34 @@ class Slots:
                 probs = np.where(self.number[order] == r, probs, 0.0)
             contained *= np.minimum(accumulated(probs), 1.0) ** copies
         return contained
+
+    @cached_property
+    def row_of_slot(self) -> IntArray:
+        """The distribution that each draft is drawn from, shape (n,)."""
+        return np.repeat(np.arange(self.copies.size), self.copies)
+
+    @cached_property
+    def expected_copies(self) -> FloatArray:
+        """The expected number of drafts that hold each token, shape (V,)."""
+        if self.disjoint:
+            copies = self.copies[self.number] if not self.is_single else self.num_drafts
+            return copies * self.token_probs
+        return self.copies @ self.dense
+
+    def prob(self, rows: IntArray, tokens: IntArray) -> FloatArray:
+        """The probability of tokens (m,) in the distributions ``rows`` (m,)."""
+        if self.disjoint:
+            inside = True if self.is_single else self.number[tokens] == rows
+            return np.where(inside, self.token_probs[tokens], 0.0)
+        return self.dense[rows, tokens]
+
+    def slots_of(self, draft_tokens: IntArray) -> IntArray:
+        """The slots (n,) that drew the draft tokens (n,)."""
+        slots = np.arange(draft_tokens.size)
+        if self.disjoint and not self.is_single:
+            # The drafts may come in another order. Drafts of the same distribution are alike.
+            slots[np.argsort(self.number[draft_tokens], kind="stable")] = slots.copy()
+        return slots
 
     @cached_property
     def _row(self) -> IntArray:

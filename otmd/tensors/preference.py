@@ -13,7 +13,7 @@ from otmd.probabilities import validate_count, wrong
 from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
 from otmd.tensors.strata import TensorStrata
 
-# The lower ends of classes of p/q_j, for two orders, as in otmd.verifiers.taking.
+# The lower ends of classes of p/q_j, for two orders, as otmd.Preference has classes of p/Σ q.
 _LIKED = (1.0,)
 _FINE = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
 # With replacement, the acceptance of so many runs of tokens is exact.
@@ -63,10 +63,11 @@ class _Acceptance(NamedTuple):
 
 
 class TensorPreference:
-    """The preference rule, prepared for every position of a batch.
+    """The preference rule in an order of the tokens, prepared for every position of a batch.
 
-    Use :meth:`for_strata` or :meth:`with_replacement` to make one. For float64 input the rate is that of
-    :class:`otmd.Preference` to 1e-9.
+    Use :meth:`for_strata` or :meth:`with_replacement` to make one. A token is accepted in all slots that hold
+    it with the same probability c, and the tokens are taken by p/q. :class:`otmd.Preference` takes pairs of a
+    slot and a token, and is nearer the optimum.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class TensorPreference:
 
         Tokens are sorted by p/q. Runs of tokens with c = 1 alternate with runs of tokens with c < 1. Most
         positions have two to six runs. Tokens after the eighth run get a smaller c, with which no sum need be
-        known before: the rule stays lossless, and the rate may be below that of :class:`otmd.Preference`.
+        known before: the rule stays lossless, and the rate may be lower.
 
         Parameters
         ----------

@@ -7,16 +7,22 @@ from otmd.trees.efficiency import (
     output_distribution,
     target_distribution,
 )
+from otmd.trees.inclusion import inclusion_bound
 from otmd.trees.laws import IIDPaths, MostLikelyTree, TokenTree, budget_shape
+from otmd.trees.multipath import GreedyMultiPath
 from otmd.trees.optimum import SequenceOptimum, optimal_block_efficiency, sequence_program_size
 from otmd.trees.verifiers import BlockVerification, TokenLevel, Traversal, TreeVerifier
+from otmd.trees.whole_tree import LayerVerification, SubtreeVerification
 
 __all__ = [
     "BlockEfficiency",
     "BlockVerification",
+    "GreedyMultiPath",
     "IIDPaths",
+    "LayerVerification",
     "MostLikelyTree",
     "SequenceOptimum",
+    "SubtreeVerification",
     "TableModel",
     "TokenLevel",
     "TokenTree",
@@ -25,6 +31,7 @@ __all__ = [
     "TreeVerifier",
     "block_efficiency",
     "budget_shape",
+    "inclusion_bound",
     "optimal_block_efficiency",
     "output_distribution",
     "sequence_program_size",

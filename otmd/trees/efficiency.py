@@ -65,12 +65,11 @@ def block_efficiency(
     """
     context = Context(target_model, law)
     if num_samples is None:
-        outcomes = every_outcome(partial(rule.run, context))
-        return BlockEfficiency(sum(len(emitted) * prob for emitted, prob in outcomes))
+        outcomes = every_outcome(partial(rule.tokens_per_step, context))
+        return BlockEfficiency(sum(tokens * prob for tokens, prob in outcomes))
     validate_count("num_samples", num_samples, minimum=2)
-    chance = Sampled(validate_rng(rng))
-    steps = (rule.run(context, chance) for _ in range(num_samples))
-    lengths = np.fromiter(map(len, steps), np.int64, num_samples)
+    choices = Sampled(validate_rng(rng))
+    lengths = np.array([rule.tokens_per_step(context, choices) for _ in range(num_samples)])
     error = float(lengths.std(ddof=1)) / num_samples**0.5
     return BlockEfficiency(float(lengths.mean()), error, num_samples)
 

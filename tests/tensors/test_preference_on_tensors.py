@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import token_order
 import torch
 from tensor_pairs import batches, edge_cases, model_like, on_each_device
 
@@ -33,7 +34,7 @@ def compare(p: np.ndarray, q: np.ndarray, n: int, device: str) -> None:
         laws.append((True, law))
     for is_strata, law in laws:
         rule = prepared(p, q, n, is_strata, device)
-        rate = otmd.acceptance_rate(otmd.Preference(), p, law)
+        rate = token_order.rates(p, law)
         np.testing.assert_allclose(rule.rate.cpu(), rate, atol=SAME, err_msg=repr(law))
         np.testing.assert_allclose(rule.accepted.sum(dim=-1).cpu(), rate, atol=SAME)
         # Sums within rounding of 1 are divided out.
@@ -219,7 +220,7 @@ def test_many_runs_are_cut_short_and_stay_lossless(monkeypatch: pytest.MonkeyPat
     """After the last run tokens get a smaller c: a ≤ p, Σ a is the rate, and no more than without the cut."""
     monkeypatch.setattr("otmd.tensors.preference._MOST_RUNS", 2)
     p, q = model_like(8, 2000, seed=9)
-    exact = otmd.acceptance_rate(otmd.Preference(), p, otmd.WithReplacement(q, 4))
+    exact = token_order.rates(p, otmd.WithReplacement(q, 4))
     rule = prepared(p, q, 4, strata=False)
     rate = rule.rate.numpy()
     assert (rule.accepted.numpy() <= p * (1.0 + SAME)).all()

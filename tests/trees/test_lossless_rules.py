@@ -13,8 +13,11 @@ import otmd
 from otmd.registry import VERIFIERS
 from otmd.trees import (
     BlockVerification,
+    GreedyMultiPath,
     IIDPaths,
+    LayerVerification,
     MostLikelyTree,
+    SubtreeVerification,
     TableModel,
     TokenLevel,
     TokenTree,
@@ -32,6 +35,18 @@ from otmd.trees.verifiers import leftover, stopping_prob
 
 ROUNDING = 1e-12
 UNEVEN = (((), ()), ())
+
+WHOLE_TREES = [
+    lambda q: IIDPaths(q, 1, 3),
+    lambda q: IIDPaths(q, 2, 2),
+    lambda q: TokenTree(q, UNEVEN, otmd.Stratified),
+    lambda q: TokenTree(q, (2, 1, 1), otmd.Stratified),
+    lambda q: TokenTree(q, (3, 1), partial(otmd.Stratified, sharpness=2)),
+    lambda q: TokenTree(q, (2, 2), otmd.WithReplacement),
+    lambda q: TokenTree(q, (2, 2), otmd.Greedy),
+    lambda q: TokenTree(q, (2, 1), lambda probs, n: otmd.Independent([probs, probs[::-1]][:n])),
+    lambda q: MostLikelyTree(q, 5, 3, 3),
+]
 
 CASES = [
     (BlockVerification(), lambda q: IIDPaths(q, 1, 3)),
@@ -58,6 +73,9 @@ CASES = [
         TokenLevel(otmd.Optimal()),
         lambda q: TokenTree(q, (3, 1), partial(otmd.Stratified, sharpness=2)),
     ),
+    (GreedyMultiPath(), lambda q: IIDPaths(q, 1, 3)),
+    (GreedyMultiPath(), lambda q: IIDPaths(q, 3, 2)),
+    *product((LayerVerification(), SubtreeVerification()), WHOLE_TREES),
 ]
 
 

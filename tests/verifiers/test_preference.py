@@ -1,12 +1,13 @@
 """The preference rule: lossless for every law and order, and its rate exact."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import reference
 import strategies
+from sweep_twin import order_of, swept
 
 import otmd
 from otmd.laws import Slots
@@ -110,83 +111,99 @@ def test_single_drafts_greedy_drafts_and_hubs_attain_the_optimum() -> None:
             assert abs(rate - otmd.optimal_acceptance(p, law).rate) < 1e-12, instance
 
 
+def table_of(law: otmd.DraftLaw) -> list[list[float]]:
+    """The distribution of each slot."""
+    slots = law.position_structure().random
+    return np.repeat(slots.dense, slots.copies, axis=0).tolist()
+
+
 def test_it_decides_as_its_twin() -> None:
-    """Given the drafts, the rule has its twin's output law, for strata and for one draft distribution."""
-    for instance in strategies.instances(75, seed=44):
-        p, q, n = instance.p, instance.q, instance.num_drafts
-        cases: list[tuple[otmd.DraftLaw, list, bool]] = []
-        # The twin breaks ties of p/q in its own way, so that only its rate would be the same.
-        if len({round(a / b, 9) for a, b in zip(p, q, strict=True) if b}) == np.count_nonzero(q):
-            cases.append((otmd.WithReplacement(q, n), [q] * n, False))
+    """Given the drafts, the rule has the output of its twin, which takes pair after pair in its order."""
+    for instance in strategies.instances(60, seed=44):
+        p, q, n = np.array(instance.p), np.array(instance.q), instance.num_drafts
+        cases = [otmd.WithReplacement(q, n), otmd.Independent(instance.table)]
         if instance.draft_support >= n:
-            law = otmd.Stratified(q, n)
-            table = reference.slots_of_strata(law.strata.tolist(), law.inclusion_probs().tolist())
-            cases.append((law, table, True))
-        for law, table, by_strata in cases:
-            twins = best_twins(p, table, by_strata)
+            cases.append(otmd.Stratified(q, n))
+        for law in cases:
+            twin = swept(p.tolist(), table_of(law), order_of(p, law))
             prepared = otmd.Preference().prepare(p, law)
-            drawn_by_law = list(zip(*law.enumerate(), strict=True))[::7]
-            got = [prepared.conditional_law(tokens) for tokens, _ in drawn_by_law]
-            # Differences are weighted by Q: for tuples that are hardly ever drawn, rounding decides.
-            apart = [
-                max(
-                    (drawn * np.abs(each - decided(twin, tokens, len(p)))).max()
-                    for each, (tokens, drawn) in zip(got, drawn_by_law, strict=True)
-                )
-                for twin in twins
-            ]
-            assert min(apart) < 1e-12, instance
-
-
-def best_twins(p: list, table: list, by_strata: bool) -> list:
-    """The twin in its default order, or two twins if two orders are equally good."""
-    law = reference.independent(table)
-    rules = [
-        reference.preference(p, table, o)
-        for o in reference.default_preferences(p, table, by_strata)
-    ]
-    rates = [reference.judged(law, rule, len(p))[0] for rule in rules]
-    return [rule for rule, rate in zip(rules, rates, strict=True) if rate > max(rates) - 1e-12]
-
-
-def decided(twin: Callable, tokens: np.ndarray, size: int) -> np.ndarray:
-    return np.array(reference.conditional(twin(tuple(tokens.tolist())), size), float)
+            for tokens, drawn in list(zip(*law.enumerate(), strict=True))[::7]:
+                outcomes = twin(tuple(tokens.tolist()))
+                expected = np.array(reference.conditional(outcomes, len(p)), float)
+                # Weighted by Q: for tuples that are hardly ever drawn, rounding decides.
+                apart = drawn * np.abs(prepared.conditional_law(tokens) - expected).max()
+                assert apart < 1e-12, instance
 
 
 def test_exactly_lossless_in_fractions_and_not_without_thinning() -> None:
-    """The twin in fractions has the output law p exactly; without thinning it has not."""
+    """In fractions the output is p exactly, in any order of the pairs; without thinning it is not."""
     rng, wrong = np.random.default_rng(2), 0
-    for _ in range(60):
-        p, q = (reference.exact(rng.integers(1, 12, 6).tolist()) for _ in range(2))
-        number, inclusion = reference.strata(q, 3)
-        table = reference.slots_of_strata(number, inclusion)
+    for _ in range(40):
+        p, *table = (reference.exact([*rng.integers(0, 12, 4).tolist(), 1]) for _ in range(4))
         law = reference.independent(table)
-        for order in (*reference.default_preferences(p, table, True), rng.permutation(6).tolist()):
-            rate, output = reference.judged(law, reference.preference(p, table, order), 6)
-            assert output == p
-            assert rate <= reference.optimal_by_subsets(p, law)[0]
-        _, faulty = reference.judged(law, reference.preference(p, table, order, thinned=False), 6)
+        pairs = [(j, y) for j in range(3) for y in range(5) if table[j][y] > 0]
+        order = [pairs[i] for i in rng.permutation(len(pairs))]
+        rate, output = reference.judged(law, swept(p, table, order), 5)
+        assert output == p
+        assert rate <= reference.optimal_by_subsets(p, law)[0]
+        _, faulty = reference.judged(law, swept(p, table, order, thinned=False), 5)
         wrong += max(abs(a - b) for a, b in zip(faulty, p, strict=True)) > Fraction(1, 100)
-    assert wrong > 40
+    assert wrong > 25
 
 
-def test_the_rate_is_that_of_the_twin_in_fractions() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(60):
-        p, q = (reference.exact(rng.integers(1, 500, 7).tolist()) for _ in range(2))
-        number, inclusion = reference.strata(q, 3)
-        table = reference.slots_of_strata(number, inclusion)
-        rate, _ = reference.judged(reference.independent(table), best_twins(p, table, True)[0], 7)
-        floats = [np.array([float(x) for x in side]) for side in (p, q)]
-        law = otmd.Stratified(floats[1], 3)
-        if law.strata.tolist() == number:
-            assert otmd.acceptance_rate(otmd.Preference(), floats[0], law) == pytest.approx(
-                float(rate), abs=1e-13
-            )
+def test_a_pair_order_of_the_users_is_taken() -> None:
+    """Slot by slot, the sweep is recursive rejection."""
+    slot_by_slot = otmd.Preference(
+        lambda p, slots: np.stack(
+            np.mgrid[: slots.num_drafts, : slots.vocab_size], axis=-1
+        ).reshape(-1, 2)
+    )
+    for instance in strategies.instances(40, seed=8):
+        for law in (
+            otmd.WithReplacement(instance.q, instance.num_drafts),
+            otmd.Independent(instance.table),
+        ):
+            rate = otmd.acceptance_rate(slot_by_slot, instance.p, law)
+            expected = otmd.acceptance_rate(otmd.RecursiveRejection(), instance.p, law)
+            assert rate == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ([0, 1], "4 pairs"),
+        ([0] * 7, "twice"),
+        ([[0, 1]], "1 pairs"),
+        ([[[0]]], r"shape \(1, 1, 1\)"),
+        ([7], "range"),
+    ],
+)
+def test_an_order_that_leaves_pairs_out_is_named(order: list, said: str) -> None:
+    rule = otmd.Preference(lambda p, slots: np.array(order))
+    with pytest.raises(ValueError, match=rf"order: got .*{said}"):
+        otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 2))
+
+
+def test_equal_distributions_are_always_accepted() -> None:
+    """The thinned token-by-token order loses (s − s^n)^n here."""
+    for law in (otmd.WithReplacement(Q, 2), otmd.WithReplacement(Q, 5), otmd.Stratified(Q, 3)):
+        assert otmd.acceptance_rate(otmd.Preference(), Q, law) == pytest.approx(1.0, abs=1e-14)
+
+
+def test_it_is_near_the_optimum_and_above_recursive_rejection_in_the_mean() -> None:
+    gaps, above = [], []
+    for instance in strategies.instances(200, seed=3):
+        law = otmd.WithReplacement(instance.q, instance.num_drafts)
+        rate = otmd.acceptance_rate(otmd.Preference(), instance.p, law)
+        gaps.append(otmd.optimal_acceptance(instance.p, law).rate - rate)
+        above.append(rate - otmd.acceptance_rate(otmd.RecursiveRejection(), instance.p, law))
+    assert max(gaps) < 0.05
+    assert np.mean(gaps) < 5e-4
+    assert np.mean(above) > 0.01
 
 
 def test_the_certificate_says_where_the_rule_is_optimal() -> None:
-    """The gap is 0 where the tokens that are accepted whole come before all that are thinned."""
+    """The gap is 0 where the pairs that are accepted whole come before all that are thinned."""
     rng, optimal = np.random.default_rng(4), 0
     for _ in range(200):
         p, q = rng.dirichlet(np.ones(6), size=2)
@@ -194,10 +211,11 @@ def test_the_certificate_says_where_the_rule_is_optimal() -> None:
         proof = otmd.Preference().certificate(p, law)
         assert proof.gap >= -1e-12
         assert proof.attained == pytest.approx(otmd.acceptance_rate(otmd.Preference(), p, law))
-        prepared = Preference().prepare(p, law)
-        rank, chance = prepared.choice.preferred(np.arange(6))
-        whole = (chance > 1.0 - 1e-12)[np.argsort(rank)]
-        if (np.diff(whole.astype(int)) <= 0).all():
+        sweep = otmd.Preference().prepare(p, law).sweep
+        short = {y for y in range(6) if sweep.left[y] > 0}
+        tokens = [token for _, token in order_of(p, law)]
+        last_short = max((i for i, y in enumerate(tokens) if y in short), default=-1)
+        if last_short < min((i for i, y in enumerate(tokens) if y not in short), default=99):
             assert proof.gap < 1e-12
             optimal += 1
     assert 20 < optimal < 200
@@ -223,36 +241,32 @@ def test_a_large_vocabulary_and_every_number_of_drafts(law: type) -> None:
     assert abs(hits - 20_000 * low[3]) < 5 * np.sqrt(20_000 * low[3] * (1 - low[3]))
 
 
-@pytest.mark.parametrize("heavy", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("n", [2, 4, 8])
-def test_groups_take_tokens_as_a_sort_does(n: int, heavy: float) -> None:
+def test_cells_take_pairs_as_one_by_one(n: int) -> None:
+    """Cells of a large vocabulary, with tokens of no mass, against the same order pair by pair."""
     rng = np.random.default_rng([7, n])
     for noise in (0.0, 0.3, 3.0):
-        logits = 2.5 * rng.standard_normal(3000)
+        logits = 2.5 * rng.standard_normal(600)
         p, q = (
             otmd.probs_from_logits(x)
             for x in (logits, logits + noise * rng.standard_normal(logits.size))
         )
-        p, q = ((1.0 - heavy) * x + heavy * np.eye(3000)[7 * k] for k, x in enumerate((p, q)))
         q[::5] = 0.0
-        law = otmd.WithReplacement(q / q.sum(), n)
-        by_group = Preference().prepare(p, law)
-        by_sort = Preference(lambda p, slots: np.argsort(-ratios(p, slots))).prepare(p, law)
-        assert by_group.rate == pytest.approx(by_sort.rate, abs=1e-12)
-        assert by_group.accepted.sum() == pytest.approx(by_group.rate, abs=1e-12)
-        assert (by_group.accepted <= p).all()
-        drawn = np.flatnonzero(law.draft_probs)
-        rank, chance = by_group.choice.preferred(drawn)
-        order, left, s = np.argsort(rank, kind="stable"), -rank, (-rank) ** (1.0 / n)
-        accepted = left - (s - chance * law.draft_probs[drawn]) ** n
-        np.testing.assert_allclose(accepted, by_group.accepted[drawn], atol=1e-12)
-        after = (left - accepted)[order]
-        np.testing.assert_allclose(after[:-1], left[order][1:], atol=1e-12)
-
-
-def ratios(p: np.ndarray, slots: Slots) -> np.ndarray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(slots.probs > 0, p / slots.probs, np.inf)
+        for law in (otmd.WithReplacement(q / q.sum(), n), otmd.Stratified(q / q.sum(), n)):
+            order = np.array(order_of(p, law))
+            in_cells = Preference().prepare(p, law)
+            one_by_one = Preference(lambda p, slots, order=order: order).prepare(p, law)
+            assert in_cells.rate == pytest.approx(one_by_one.rate, abs=1e-12)
+            np.testing.assert_allclose(in_cells.accepted, one_by_one.accepted, atol=1e-12)
+            assert in_cells.accepted.sum() == pytest.approx(in_cells.rate, abs=1e-12)
+            pairs = order[rng.integers(len(order), size=200)].T
+            _, accept, taken = in_cells.sweep.pairs(*pairs)
+            _, expected_accept, expected_taken = one_by_one.sweep.pairs(*pairs)
+            np.testing.assert_allclose(taken, expected_taken, atol=1e-12)
+            drawn = law.position_structure().random.prob(
+                law.position_structure().random.row_of_slot[pairs[0]], pairs[1]
+            )
+            np.testing.assert_allclose(accept * drawn, expected_accept * drawn, atol=1e-9)
 
 
 def test_the_order_is_given_the_slots_of_the_random_drafts() -> None:

@@ -1,0 +1,63 @@
+"""Greedy multi-path verification (GBV): one of K independent paths is picked, and verified as a block."""
+
+import numpy as np
+
+from otmd.curve._kernels import ratios_of
+from otmd.probabilities import FloatArray
+from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.laws import IIDPaths
+from otmd.trees.random_choices import RandomChoices
+from otmd.trees.verifiers import TreeVerifier, leftover, stopping_prob
+from otmd.verifiers import UnsupportedLaw
+
+
+class GreedyMultiPath(TreeVerifier):
+    """Pick the path that follows the drafted token of largest p/q at each node; verify it as a block.
+
+    The rule is that of Thomas and Pal (arXiv 2602.16961). Each of K independent paths has the rank of its
+    tokens in turn, by p/q at each node, and the picked one has the largest. So its next token is at most y
+    with probability (A + x F(y))^K, x and A being the probabilities that a path has the prefix, or ranks
+    below it, and F(y) the mass of the tokens up to y. Block verification with this distribution in place of
+    the draft model's is lossless.
+
+    Serves :class:`IIDPaths`; other laws are an UnsupportedLaw error.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        path, drafts = _picked_path(context, tree)
+        reached = [1.0]
+        for i, draft in enumerate(drafts):
+            target = context.target(path[:i])
+            reached.append(min(reached[i] * float(target[path[i]] / draft[path[i]]), 1.0))
+        target, stop = context.target(path), reached[-1]
+        while path and not choices.accepts(stop):
+            path = path[:-1]
+            i = len(path)
+            mass, target = leftover(reached[i], context.target(path), drafts[i])
+            stop = stopping_prob(reached[i], mass)
+        return (*path, choices.token(target))
+
+
+def _picked_path(context: Context, tree: DraftTree) -> tuple[Prefix, list[FloatArray]]:
+    """The picked path, and the distribution (V,) of each of its tokens given those before it."""
+    law = context.law
+    if not isinstance(law, IIDPaths):
+        raise UnsupportedLaw(f"GreedyMultiPath: got {law!r}, expected IIDPaths")
+    path: Prefix = ()
+    drafts = []
+    # P(a path ranks below the prefix), and P(it has the prefix).
+    below, equal = 0.0, 1.0
+    while (node := tree.node(path)) is not None:
+        draft = context.draft(path)
+        ratio = ratios_of(context.target(path), draft, np.arange(draft.size))
+        order = np.argsort(ratio, kind="stable")
+        up_to = np.empty(draft.size)
+        up_to[order] = below + equal * draft[order].cumsum()
+        before = np.maximum(up_to - equal * draft, 0.0)
+        picked = up_to**law.num_paths - before**law.num_paths
+        drafts.append(picked / picked.sum())
+        rank = np.argsort(order)
+        token = int(node.tokens[rank[node.tokens].argmax()])
+        below, equal = float(before[token]), float(equal * draft[token])
+        path = (*path, token)
+    return path, drafts

@@ -1,0 +1,447 @@
+"""The pair sweep: accept the most preferred draft, thinned so that no token exceeds its p.
+
+Drafts are drawn independently, slot j from q_j. The pairs (j, y) of a slot and a token are taken in an order
+that depends on p and the q_j alone. Let s_j be the probability that slot j was not accepted with one of the
+tokens taken so far, a(y) the probability that y was accepted; s_j is 1 at first, a(y) is 0. At a pair, slot j
+is accepted, if it holds y and nothing was accepted before, with probability
+
+    c = min(1, (p(y) − a(y)) / (A_j q_j(y))),    A_j = Π_{i≠j} s_i.
+
+Then a(y) grows by A_j c q_j(y), and s_j falls by c q_j(y). Slots are independent, so "slot i was not accepted
+so far" has probability s_i, independently over i, and the pair is accepted with probability A_j c q_j(y). So
+a ≤ p, the rate is 1 − Π_j s_j, and the residual is p − a: the rule is lossless for every order.
+
+*In cells.* A cell is one slot and a class of tokens with similar p/Σ_j q_j. A_j does not change within it, so
+its pairs may be taken in any order, all at once, and nothing is sorted but the classes. Copies of one
+distribution in turn take min(p − a, T q) of each token, T being the sum of their A_j.
+
+*Short ones first.* A token is short if all of its pairs were accepted whole (c = 1) and a < p. A sweep in
+which every short token comes before every thinned one is optimal: with H the thinned tokens, Π_j s_j is
+g(H) before them, and the rate is 1 − g(H) + p(H), which no lossless rule exceeds. So the cells are swept
+again, as long as this helps: tokens that were thinned in fewer sweeps have an earlier turn. For any H, every
+lossless rule has Π_j s_j ≥ g(H) − p(H) at the end.
+
+Slot by slot, without classes, the sweep is recursive rejection (:mod:`otmd.verifiers.recursive_rejection`);
+with one slot it is maximal coupling, with one random slot beside deterministic ones greedy coupling.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.curve._kernels import AT_A_TIME, fill_ratios
+from otmd.kernel import REASSOCIATE, kernel
+from otmd.laws import Slots
+from otmd.probabilities import FloatArray, IntArray, wrong
+from otmd.verifiers.prepared import Choice, accept_prob
+
+Order = Callable[[FloatArray, Slots], IntArray]
+
+# Half octaves of p/Σ q below 1, the last one open, and one class above.
+_NUM_CLASSES = 24
+# The two ways to begin: each class by itself, or all tokens below 1 together.
+_STARTS = (np.arange(_NUM_CLASSES + 1), np.array([0, 1, _NUM_CLASSES]))
+# How often a start is swept again, unless the rate is as near to a bound of the optimum.
+_MOST_IMPROVEMENTS = 5
+_NEAR_ENOUGH = 1e-6
+
+
+def sweep_pairs(target: FloatArray, slots: Slots, order: Order | None = None) -> "Sweep":
+    """Take the pairs of one position with p (V,), by an order of the user's or in the best order found.
+
+    The sum of p may be below 1: the rest is never drafted.
+    """
+    if order is not None:
+        return _OrderedSweep(target, slots, order(target, slots))
+    cells = _Cells(target, slots)
+    best = None
+    for levels in _STARTS:
+        sweep = _CellSweep(cells, levels, np.zeros(cells.tokens.size, np.int8))
+        for _ in range(_MOST_IMPROVEMENTS):
+            if sweep.gap() <= _NEAR_ENOUGH:
+                return sweep
+            better = sweep.improved()
+            if better.missed >= sweep.missed:
+                break
+            sweep = better
+        if best is None or sweep.missed < best.missed:
+            best = sweep
+    assert best is not None
+    return best
+
+
+class Sweep(Choice):
+    """A finished sweep.
+
+    Attributes
+    ----------
+    left : ndarray of float64, shape (V,)
+        p − a, the mass that the residual has to emit.
+    missed : float
+        Π_j s_j, the probability that no draft is accepted.
+    slots : Slots
+        The distributions of the drafts.
+    """
+
+    left: FloatArray
+    missed: float
+    _target: FloatArray
+    slots: Slots
+
+    @cached_property
+    def rate(self) -> float:
+        return 1.0 - self.missed
+
+    @cached_property
+    def accepted(self) -> FloatArray:
+        return self._target - self.left
+
+    @abstractmethod
+    def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """For pairs (m,): numbers that ascend in the order of preference, c, and A_j c q_j(y)."""
+        ...
+
+    @abstractmethod
+    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
+        """The s_j of slots (m,) before their pairs with a token, shape (m,)."""
+        ...
+
+    def choice_probs(self, tokens: IntArray, /) -> FloatArray:
+        rank, accept, _ = self.pairs(self.slots.slots_of(tokens), tokens)
+        chosen = np.empty(tokens.size)
+        undecided = 1.0
+        for i in np.argsort(rank, kind="stable"):
+            chosen[i] = undecided * accept[i]
+            undecided -= chosen[i]
+        return chosen
+
+
+class _Cells:
+    """The pairs by class of p/Σ q, the largest first, and in each class from the last row to the first.
+
+    Rows are the distributions of the slots. ``tokens`` (E,) and ``target`` (E,), their p, are grouped by
+    cell, or by class alone where a token may be drawn from several rows. Cell c begins at ``begins[c]`` in
+    them, at ``drawn[c]`` in ``probs``, and has ``sizes[c]`` tokens. ``level`` (V,) are the tokens' classes.
+    """
+
+    def __init__(self, target: FloatArray, slots: Slots) -> None:
+        self.position_target, self.slots = target, slots
+        num_rows = slots.copies.size if slots.disjoint else 1
+        tokens, probs, rows = slots.tokens, slots.probs, slots.starts
+        if not slots.disjoint:
+            tokens, probs = np.arange(target.size), slots.expected_copies
+            rows = np.array([0, target.size])
+        self.level = np.empty(target.size, np.int8)
+        _fill_classes(target, slots.expected_copies, self.level)
+        starts = np.zeros(_NUM_CLASSES * num_rows + 1, np.int64)
+        self.tokens, self.probs = np.empty_like(tokens), np.empty(tokens.size)
+        _group_entries(self.level, tokens, probs, rows, starts, self.tokens, self.probs)
+        self.target = target[self.tokens]
+        self.drafted = self.probs > 0.0
+        self.begins, self.drawn, self.sizes = starts[:-1], starts[:-1], np.diff(starts)
+        if not slots.disjoint:
+            self.probs = slots.dense[:, self.tokens].ravel()
+            offsets = target.size * np.arange(slots.copies.size)[::-1]
+            self.drawn = (starts[:-1, None] + offsets).ravel()
+            self.begins, self.sizes = (
+                np.repeat(values, offsets.size) for values in (self.begins, self.sizes)
+            )
+
+
+class _CellSweep(Sweep):
+    """A sweep in cells, by ``turn`` (E,) first: the cells of all tokens of turn 0, then of turn 1, and so on.
+
+    Classes ``levels[i]`` to ``levels[i + 1]`` are taken as one.
+    """
+
+    def __init__(self, cells: _Cells, levels: IntArray, turn: NDArray[np.int8]) -> None:
+        slots = cells.slots
+        self._target, self.slots, self._cells = cells.position_target, slots, cells
+        self._levels, self._turn_by_cell = levels, turn
+        self.left_by_cell = cells.target.copy()
+        # By turn, class and slot; see the kernel.
+        shape = (int(turn.max()) + 1, levels.size - 1, slots.num_drafts)
+        self._others, self._earlier, self._unaccepted = np.zeros((3, *shape))
+        self.missed = _sweep_cells(
+            cells.probs, cells.begins, cells.drawn, cells.sizes, levels, slots.copies, turn,
+            self.left_by_cell, self._others, self._earlier, self._unaccepted,
+        )  # fmt: skip
+
+    def improved(self) -> "_CellSweep":
+        """The sweep after a turn more for the tokens that were thinned."""
+        return _CellSweep(
+            self._cells, self._levels, self._turn_by_cell + (self.left_by_cell == 0.0)
+        )
+
+    def gap(self) -> float:
+        """Π_j s_j − [g(H) − p(H)], H the thinned tokens: at least what the rate lacks to the optimum."""
+        cells = self._cells
+        masses = np.zeros(self.slots.copies.size)
+        target = _thinned_masses(
+            cells.target, cells.probs, cells.begins, cells.drawn, cells.sizes,
+            self.slots.disjoint, self.left_by_cell, masses,
+        )  # fmt: skip
+        return self.missed - float((masses**self.slots.copies).prod()) + target
+
+    @cached_property
+    def left(self) -> FloatArray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        left = self._target.copy()
+        left[self._cells.tokens] = self.left_by_cell
+        return left
+
+    @cached_property
+    def _turn(self) -> IntArray:
+        """The turn of each token, shape (V,)."""
+        turn = np.zeros(self._target.size, np.int64)
+        turn[self._cells.tokens] = self._turn_by_cell
+        return turn
+
+    def _group(self, tokens: IntArray) -> tuple[IntArray, IntArray]:
+        """The turn and the class of tokens (m,)."""
+        level = np.searchsorted(self._levels, self._cells.level[tokens], side="right") - 1
+        return self._turn[tokens], level
+
+    def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        turn, level = self._group(tokens)
+        rows = self.slots.row_of_slot[slots]
+        others = self._others[turn, level, slots]
+        probs = self.slots.prob(rows, tokens)
+        left = self._left_before(rows, turn, level, tokens)
+        left -= np.minimum(left, self._earlier[turn, level, slots] * probs)
+        accept = accept_prob(left, others * probs)
+        num_rows = self.slots.copies.size
+        cell = (turn * self._others.shape[1] + level) * num_rows + num_rows - 1 - rows
+        return cell * self.slots.num_drafts + slots, accept, np.minimum(left, others * probs)
+
+    def _left_before(
+        self, rows: IntArray, turn: IntArray, level: IntArray, tokens: IntArray
+    ) -> FloatArray:
+        """P − a of tokens (m,) before the cells of their rows, which come after those of all later rows."""
+        left = self._target[tokens].copy()
+        if self.slots.disjoint:
+            return left
+        total = self._earlier + self._others
+        for row in reversed(range(self.slots.copies.size)):
+            last = self.slots.row_of_slot.searchsorted(row, side="right") - 1
+            taken = np.minimum(left, total[turn, level, last] * self.slots.dense[row, tokens])
+            left -= np.where(row > rows, taken, 0.0)
+        return left
+
+    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
+        turn, level = self._group(np.full(slots.size, token))
+        return self._unaccepted[turn, level, slots]
+
+
+class _OrderedSweep(Sweep):
+    """A sweep in an order of pairs (M, 2) or of tokens (V,), each in its slots from the last to the first."""
+
+    def __init__(self, target: FloatArray, slots: Slots, order: IntArray) -> None:
+        self._target, self.slots = target, slots
+        slot, token = _listed_pairs(np.asarray(order), slots)
+        probs = slots.prob(slots.row_of_slot[slot], token)
+        self.left = target.copy()
+        self._rank = np.full((slots.num_drafts, target.size), slot.size)
+        self._rank[slot, token] = np.arange(slot.size)
+        self._others, self._unaccepted, self._taken = np.zeros((3, slot.size + 1))
+        self._accept = np.ones(slot.size + 1)
+        self.missed = _sweep_in_order(
+            slot,
+            token,
+            probs,
+            self.left,
+            np.ones(slots.num_drafts),
+            self._accept,
+            self._taken,
+            self._unaccepted,
+        )
+
+    def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        rank = self._rank[slots, tokens]
+        return rank, self._accept[rank], self._taken[rank]
+
+    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
+        return self._unaccepted[self._rank[slots, token]]
+
+
+def _listed_pairs(order: IntArray, slots: Slots) -> tuple[IntArray, IntArray]:
+    """The slots (M,) and tokens (M,) of an order; ValueError unless it has every pair with mass once."""
+    num_slots, size = slots.num_drafts, slots.vocab_size
+    if order.ndim == 1:
+        slot = np.tile(np.arange(num_slots)[::-1], order.size)
+        token = np.repeat(order, num_slots)
+    elif order.ndim == 2 and order.shape[1] == 2:
+        slot, token = order.T
+    else:
+        raise wrong("order", f"shape {order.shape}", f"({size},) tokens or (M, 2) pairs")
+    inside = (slot >= 0) & (slot < num_slots) & (token >= 0) & (token < size)
+    if not inside.all() or np.unique(slot * size + token).size < slot.size:
+        raise wrong("order", "a token or a slot twice or outside its range", "each at most once")
+    drafted = slots.prob(slots.row_of_slot[slot], token) > 0.0
+    positive = np.append(0, (slots.probs > 0.0).cumsum())[slots.starts]
+    needed = int(slots.copies @ np.diff(positive))
+    if np.count_nonzero(drafted) < needed:
+        raise wrong("order", f"{np.count_nonzero(drafted)} pairs with mass", f"all {needed}")
+    return slot[drafted], token[drafted]
+
+
+@kernel(error_model="numpy")
+def _fill_classes(target, drafted, level):
+    """Fill the class of each token (V,): 0 for p ≥ Σ q, then half octaves of p/Σ q, the last one open."""
+    ratio = np.empty(AT_A_TIME)
+    bits = ratio.view(np.int64)
+    for start in range(0, target.size, AT_A_TIME):
+        p, q = target[start : start + AT_A_TIME], drafted[start : start + AT_A_TIME]
+        fill_ratios(p, q, ratio)
+        for y in range(p.size):
+            # The exponent of √2 (p/q)² numbers the half octave, so that no edge is a ratio of round numbers.
+            ratio[y] = np.sqrt(2.0) * ratio[y] * ratio[y] if ratio[y] < 1.0 else np.inf
+        for y in range(p.size):
+            level[start + y] = min(max(1024 - (bits[y] >> 52), 0), _NUM_CLASSES - 1)
+
+
+@kernel()
+def _group_entries(level, tokens, probs, row_starts, starts, grouped_tokens, grouped_probs):
+    """Group the entries (E,) by cell: class by class, in each class from the last row to the first.
+
+    ``starts`` (cells + 1,) is zero, and is filled with where each cell begins.
+    """
+    num_rows = row_starts.size - 1
+    for row in range(num_rows):
+        for e in range(row_starts[row], row_starts[row + 1]):
+            starts[level[tokens[e]] * num_rows + num_rows - row] += 1
+    for c in range(1, starts.size):
+        starts[c] += starts[c - 1]
+    following = starts.copy()
+    for row in range(num_rows):
+        for e in range(row_starts[row], row_starts[row + 1]):
+            c = level[tokens[e]] * num_rows + num_rows - 1 - row
+            grouped_tokens[following[c]], grouped_probs[following[c]] = tokens[e], probs[e]
+            following[c] += 1
+
+
+@kernel(error_model="numpy")
+def _sweep_cells(
+    probs, begins, drawn, sizes, levels, copies, turns, left, others, earlier, unaccepted
+):
+    """Sweep the cells turn by turn; return Π_j s_j at the end.
+
+    ``left`` (E,) is p on entry and p − a at the end. Before each cell, by turn, class and slot: A_j in
+    ``others``, the sum of A over the same row's slots before j in ``earlier``, s_j in ``unaccepted``.
+    """
+    num_rows = copies.size
+    first_slot = np.concatenate((np.zeros(1, np.int64), copies.cumsum()))
+    s = np.ones(first_slot[-1])
+    for turn in range(others.shape[0]):
+        for level in range(levels.size - 1):
+            product = s.prod()
+            for i in range(num_rows):
+                row = num_rows - 1 - i
+                cells = slice(levels[level] * num_rows + i, levels[level + 1] * num_rows, num_rows)
+                own = slice(first_slot[row], first_slot[row + 1])
+                product = _sweep_cell(
+                    probs, begins[cells], drawn[cells], sizes[cells], turns, turn, left, product,
+                    s[own], others[turn, level, own], earlier[turn, level, own],
+                    unaccepted[turn, level, own],
+                )  # fmt: skip
+    return s.prod()
+
+
+@kernel(error_model="numpy")
+def _sweep_cell(
+    probs, begins, drawn, sizes, turns, turn, left, product, s, others, earlier, unaccepted
+):
+    """Sweep the cells of one row in one class, its slots (m,) in turn; return Π_j s_j after it."""
+    low, high, mass = _ratios_of_cells(probs, begins, drawn, sizes, turns, turn, left, s.size)
+    steps = 0.0
+    for j in range(s.size):
+        a = product / s[j] if s[j] > 0.0 else 0.0
+        others[j], earlier[j], unaccepted[j] = a, steps, s[j]
+        if mass > 0.0 and a > 0.0 and steps < high:
+            taken = a * mass
+            if steps + a > low:
+                taken = 0.0
+                for c in range(sizes.size):
+                    cell = slice(begins[c], begins[c] + sizes[c])
+                    drawn_probs = probs[drawn[c] : drawn[c] + sizes[c]]
+                    taken += _taken_mass(left[cell], drawn_probs, turns[cell], turn, steps, a)
+            s[j] = max(s[j] - taken / a, 0.0)
+            product = a * s[j]
+        steps += a
+    if mass > 0.0:
+        for c in range(sizes.size):
+            cell = slice(begins[c], begins[c] + sizes[c])
+            drawn_probs = probs[drawn[c] : drawn[c] + sizes[c]]
+            _take_mass(left[cell], drawn_probs, turns[cell], turn, steps)
+    return product
+
+
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def _ratios_of_cells(probs, begins, drawn, sizes, turns, turn, left, num_slots):
+    """The smallest and the largest (p − a)/q of the tokens in turn, and their mass.
+
+    The ratios save work for several slots only; for one they are 0 and infinite.
+    """
+    low, high, mass = np.inf, 0.0, 0.0
+    for c in range(sizes.size):
+        for i in range(sizes[c]):
+            q = probs[drawn[c] + i] if turns[begins[c] + i] == turn else 0.0
+            mass += q
+            if num_slots > 1 and q > 0.0:
+                ratio = left[begins[c] + i] / q
+                low, high = min(low, ratio), max(high, ratio)
+    return (low, high, mass) if num_slots > 1 else (0.0, np.inf, mass)
+
+
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def _taken_mass(left, probs, turns, turn, steps, a):
+    """Σ min(p − a, (T + A) q) − min(p − a, T q) over the tokens of a cell in turn."""
+    taken = 0.0
+    for i in range(left.size):
+        q = probs[i] if turns[i] == turn else 0.0
+        taken += min(left[i], (steps + a) * q) - min(left[i], steps * q)
+    return taken
+
+
+@kernel(error_model="numpy")
+def _take_mass(left, probs, turns, turn, steps):
+    """Take min(p − a, T q) from ``left`` for the tokens of a cell in turn."""
+    for i in range(left.size):
+        q = probs[i] if turns[i] == turn else 0.0
+        left[i] -= min(left[i], steps * q)
+
+
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def _thinned_masses(target, probs, begins, drawn, sizes, disjoint, left, masses):
+    """Fill q_r of the tokens without mass left, in ``masses`` (R,), and return their p."""
+    thinned = 0.0
+    for c in range(sizes.size):
+        drawn_mass, target_mass = 0.0, 0.0
+        for i in range(sizes[c]):
+            if left[begins[c] + i] == 0.0:
+                drawn_mass += probs[drawn[c] + i]
+                target_mass += target[begins[c] + i]
+        row = masses.size - 1 - c % masses.size
+        masses[row] += drawn_mass
+        # Where a token is in the cells of all rows, its p counts once.
+        thinned += target_mass if disjoint or row == 0 else 0.0
+    return thinned
+
+
+@kernel(error_model="numpy")
+def _sweep_in_order(slot, token, probs, left, s, accept, taken, unaccepted):
+    """Take the pairs (M,) one by one; fill c, A c q and s_j before each; return Π_j s_j at the end."""
+    for i in range(slot.size):
+        j, y = slot[i], token[i]
+        others = 1.0
+        for k in range(s.size):
+            others *= s[k] if k != j else 1.0
+        drawn = others * probs[i]
+        unaccepted[i] = s[j]
+        taken[i] = min(left[y], drawn)
+        accept[i] = 1.0 if left[y] >= drawn else left[y] / drawn
+        left[y] -= taken[i]
+        s[j] = max(s[j] - accept[i] * probs[i], 0.0)
+    return s.prod()

@@ -1,0 +1,188 @@
+"""Layer and subtree verification: special cases, bounds, and faults that must be caught."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from small_models import KINDS, model_pair
+
+import otmd
+from otmd.trees import (
+    BlockVerification,
+    GreedyMultiPath,
+    IIDPaths,
+    LayerVerification,
+    MostLikelyTree,
+    SubtreeVerification,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    block_efficiency,
+    inclusion_bound,
+    optimal_block_efficiency,
+    output_distribution,
+    target_distribution,
+)
+from otmd.trees.base import Context, DraftTree
+from otmd.trees.random_choices import every_outcome
+
+RULES = [LayerVerification(), SubtreeVerification()]
+TREES = {
+    "strata 2-2": lambda q: TokenTree(q, (2, 2), otmd.Stratified),
+    "strata 3-1": lambda q: TokenTree(q, (3, 1), otmd.Stratified),
+    "greedy 2-2": lambda q: TokenTree(q, (2, 2), otmd.Greedy),
+    "two paths": lambda q: IIDPaths(q, 2, 2),
+    "distinct 2-2": lambda q: TokenTree(q, (2, 2)),
+    "most likely": lambda q: MostLikelyTree(q, 5, 3, 3),
+}
+
+
+def pairs(kind: str, name: str, number: int):
+    """Models and a tree, where the tree's law is defined."""
+    for seed in range(number):
+        target, draft = model_pair(kind, seed)
+        fewest = min(np.count_nonzero(table, axis=-1).min() for table in draft.tables)
+        if fewest >= 2 or not name.startswith("greedy"):
+            yield target, TREES[name](draft)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", TREES)
+def test_no_verifier_exceeds_the_bound_and_the_optimum(kind: str, name: str) -> None:
+    for target, law in pairs(kind, name, 4):
+        bound = inclusion_bound(target, law).value
+        best = optimal_block_efficiency(target, law).value
+        assert best <= bound + 1e-9
+        for rule in RULES if name != "distinct 2-2" else ():
+            assert block_efficiency(rule, target, law).value <= best + 1e-9
+
+
+def test_layers_leave_little_to_any_verifier() -> None:
+    """On these models the layers lose less than nodes, and nodes less than token by token."""
+    for name in ("strata 2-2", "strata 3-1", "two paths"):
+        lost = dict.fromkeys((*RULES, TokenLevel(otmd.Preference())), 0.0)
+        for target, law in pairs("any", name, 8):
+            best = optimal_block_efficiency(target, law).value
+            for rule in lost:
+                lost[rule] += best - block_efficiency(rule, target, law).value
+        by_layer, by_node, by_token = lost.values()
+        assert by_layer < 0.5 * by_node < 0.5 * by_token
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_path_is_verified_as_a_block(rule) -> None:
+    for kind in KINDS:
+        target, draft = model_pair(kind, 5)
+        law = IIDPaths(draft, 1, 3)
+        value = block_efficiency(rule, target, law).value
+        assert value == pytest.approx(
+            block_efficiency(BlockVerification(), target, law).value, abs=1e-12
+        )
+        assert value == pytest.approx(inclusion_bound(target, law).value, abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_layer_is_the_preference_rule(rule) -> None:
+    for seed in range(6):
+        target, draft = model_pair("any", seed)
+        for kind in (otmd.Stratified, otmd.WithReplacement, otmd.Greedy):
+            rate = otmd.acceptance_rate(otmd.Preference(), target(()), kind(draft(()), 2))
+            value = block_efficiency(rule, target, TokenTree(draft, (2,), kind)).value
+            assert value == pytest.approx(1.0 + rate, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["strata 2-2", "two paths", "greedy 2-2"])
+def test_scores_of_a_drawn_tree_estimate_what_is_emitted(name: str) -> None:
+    for target, law in pairs("any", name, 3):
+        context, rule = Context(target, law), LayerVerification()
+        outcomes = every_outcome(partial(rule.run, context))
+        counted = sum(len(emitted) * prob for emitted, prob in outcomes)
+        exact = block_efficiency(rule, target, law).value
+        assert exact == pytest.approx(counted, abs=1e-12)
+        sampled = block_efficiency(rule, target, law, 400, rng=1)
+        assert abs(sampled.value - exact) < 4.5 * sampled.standard_error + 1e-12
+        lengths = block_efficiency(SubtreeVerification(), target, law, 400, rng=1)
+        assert sampled.standard_error <= 0.8 * lengths.standard_error + 1e-12
+
+
+def test_the_bound_along_sampled_texts() -> None:
+    for name, make in TREES.items():
+        target, draft = model_pair("any", 3)
+        law = make(draft)
+        sampled = inclusion_bound(target, law, 2000, rng=2)
+        exact = inclusion_bound(target, law).value
+        assert abs(sampled.value - exact) < 4.5 * sampled.standard_error + 1e-9, name
+
+
+def test_laws_that_are_not_served_are_named() -> None:
+    target, draft = model_pair("any", 0)
+    for rule in RULES:
+        with pytest.raises(otmd.UnsupportedLaw, match="expected independent drafts"):
+            rule.step(target, TokenTree(draft, (2, 2)), rng=0)
+    with pytest.raises(otmd.UnsupportedLaw, match="expected IIDPaths"):
+        GreedyMultiPath().step(target, TokenTree(draft, (2, 2)), rng=0)
+
+
+class DropsDrafts(DraftTree):
+    """Faulty: of the sampled drafts of a node only the most likely is shown to the verifier."""
+
+    def node(self, prefix):
+        node = super().node(prefix)
+        if node is None or node.tokens.size < 2:
+            return node
+        probs = self._context.draft(prefix)[node.tokens]
+        kept = node.tokens[probs.argmax()]
+        law = otmd.Stratified(self._context.draft(prefix), 1)
+        return node._replace(law=law, tokens=np.array([kept]))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_dropped_drafts_are_caught(rule) -> None:
+    target, draft = model_pair("any", 1)
+    law = TokenTree(draft, (2,), otmd.Stratified)
+    context = Context(target, law)
+
+    def run(choices):
+        return rule.emit(context, DropsDrafts(context, choices), choices)
+
+    output = np.zeros((3, 3))
+    for prefix, prob in every_outcome(run):
+        after = target_distribution(lambda more, p=prefix: target((*p, *more)), 2 - len(prefix))
+        output[prefix] += prob * after
+    assert np.abs(output - target_distribution(target, 2)).max() > 0.01
+
+
+class WithoutLeftover(LayerVerification):
+    """Faulty: a layer emits from w M, not from what its children leave of it."""
+
+    def layers(self, context, tree):
+        layers = super().layers(context, tree)
+        for layer in layers:
+            scores = [1.0] if layer.nodes == [()] else [layer.score / len(layer.nodes)] * 9
+            rows = [w * context.target(n) for w, n in zip(scores, layer.nodes, strict=False)]
+            layer.left = np.stack(rows)
+        return layers
+
+
+def test_a_layer_that_forgets_its_children_is_caught() -> None:
+    target, draft = model_pair("any", 1)
+    law = TokenTree(draft, (2, 1), otmd.Stratified)
+    output = output_distribution(WithoutLeftover(), target, law)
+    assert np.abs(output - target_distribution(target, 3)).max() > 0.01
+
+
+def test_a_large_vocabulary() -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet(np.full(2000, 0.05), size=2)
+    target, draft = TableModel([rows[0]]), TableModel([0.6 * rows[0] + 0.4 * rows[1]])
+    law = TokenTree(draft, (2, 2, 1, 1), otmd.Stratified)
+    by_layer, by_node, by_token = (
+        block_efficiency(rule, target, law, 60, rng=4)
+        for rule in (*RULES, TokenLevel(otmd.Preference()))
+    )
+    bound = inclusion_bound(target, law, 400, rng=5)
+    assert by_layer.value < bound.value + 4 * (bound.standard_error + by_layer.standard_error)
+    assert by_layer.value > by_token.value
+    assert abs(by_node.value - by_layer.value) < 4 * by_node.standard_error

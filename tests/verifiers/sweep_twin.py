@@ -1,0 +1,63 @@
+"""Plain twin of the pair sweep, exact in fractions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+import otmd
+from otmd.laws import Slots
+
+Pair = tuple[int, int]
+
+
+def swept(
+    p: Sequence, table: Sequence[Sequence], order: Sequence[Pair], thinned: bool = True
+) -> Callable[[tuple[int, ...]], list]:
+    """Outcomes (token, draft, probability) of drafts, slot j drawn from ``table[j]``, pairs in this order.
+
+    Without thinning every pair is accepted whole, which is a fault.
+    """
+    unaccepted = [1 * sum(table[0])] * len(table)
+    accepted = [0 * mass for mass in p]
+    accept = {}
+    for slot, token in order:
+        others = math.prod(s for j, s in enumerate(unaccepted) if j != slot)
+        drawn = others * table[slot][token]
+        c = 1 if not thinned or drawn <= p[token] - accepted[token] else None
+        accept[slot, token] = (p[token] - accepted[token]) / drawn if c is None else 1
+        accepted[token] += accept[slot, token] * drawn
+        unaccepted[slot] -= accept[slot, token] * table[slot][token]
+    residual = [max(mass - a, 0) for mass, a in zip(p, accepted, strict=True)]
+    rank = {pair: i for i, pair in enumerate(order)}
+
+    def outcomes_of(tokens: tuple[int, ...]) -> list:
+        outcomes, undecided = [], 1
+        drafted = [(j, token) for j, token in enumerate(tokens) if (j, token) in rank]
+        for j, token in sorted(drafted, key=rank.__getitem__):
+            outcomes.append((token, j, undecided * accept[j, token]))
+            undecided *= 1 - accept[j, token]
+        total = sum(residual)
+        if undecided > 0 and total > 0:
+            outcomes += [
+                (y, tokens.index(y) if y in tokens else -1, undecided * mass / total)
+                for y, mass in enumerate(residual)
+                if mass > 0
+            ]
+        return outcomes
+
+    return outcomes_of
+
+
+def order_of(p: np.ndarray, law: otmd.DraftLaw) -> list[Pair]:
+    """The default order of the pairs with mass, without deterministic tokens."""
+    sweep = otmd.Preference().prepare(p, law).sweep
+    slots: Slots = sweep.slots
+    slot, token = (part.ravel() for part in np.mgrid[: slots.num_drafts, : slots.vocab_size])
+    drawn = slots.prob(slots.row_of_slot[slot], token) > 0
+    slot, token = slot[drawn], token[drawn]
+    rank, _, _ = sweep.pairs(slot, token)
+    order = np.argsort(rank, kind="stable")
+    return list(zip(slot[order].tolist(), token[order].tolist(), strict=True))
