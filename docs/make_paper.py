@@ -10,7 +10,15 @@ import pypandoc
 import typst
 
 DOCS = Path(__file__).parent
-PAGES = ("theory", "theory_trees", "optimal_verifier", "theory_couplings", "theory_lossy", "sequences", "papers")
+PAGES = (
+    "theory",
+    "theory_trees",
+    "optimal_verifier",
+    "theory_couplings",
+    "theory_lossy",
+    "sequences",
+    "papers",
+)
 PAPER = DOCS / "_build" / "theory.pdf"
 STYLE = """
 #set page(paper: "a4", margin: 2.2cm, numbering: "1")
