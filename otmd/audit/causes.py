@@ -113,7 +113,7 @@ def _cause_of_drafts(positions: PositionReader) -> _Cause | None:
 
 
 def _draft_side(position: Position) -> Side | None:
-    return position.side("draft") if isinstance(position.record.draft, np.ndarray) else None
+    return None if position.record.draft.probs is None else position.side("draft")
 
 
 def _draft_outcome(
@@ -262,9 +262,9 @@ def _output_outcome(
 def _statistics(position: Position, output: FloatArray, tokens: IntArray) -> Iterator[NDArray]:
     """Numbers (…) by which the output token and draws from its distribution, ``tokens`` (…), are ranked."""
     p = position.target
-    q = position.record.draft
+    q = position.record.draft.probs
     is_draft = (position.record.draft_tokens[:, None] == tokens).any(axis=0)
-    residual = p[tokens] - q[tokens] if isinstance(q, np.ndarray) else p[tokens]
+    residual = p[tokens] if q is None else p[tokens] - q[tokens]
     yield is_draft
     yield np.where(is_draft, np.inf, residual)
     yield tokens
@@ -272,7 +272,7 @@ def _statistics(position: Position, output: FloatArray, tokens: IntArray) -> Ite
     yield output[tokens]
     yield p[tokens]
     yield counts.ratios(output[tokens], p[tokens])
-    yield counts.ratios(p[tokens], q[tokens]) if isinstance(q, np.ndarray) else p[tokens]
+    yield p[tokens] if q is None else counts.ratios(p[tokens], q[tokens])
     # Faults of an index: of the token, or of the row.
     yield p[tokens - 1]
     yield p[(tokens + 1) % p.size]

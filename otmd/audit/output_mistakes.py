@@ -152,7 +152,7 @@ def _of_law(kind: Callable[[FloatArray, int], DraftLaw], position: Position) -> 
 def _of_draft(variants: Callable[[Side], Variants], position: Position) -> Variants:
     """The drafts are verified with other draft probabilities."""
     law = position.law
-    if law is None or not isinstance(position.record.draft, np.ndarray):
+    if law is None or position.record.draft.probs is None:
         return {}
     return {
         setting: _verified(position, position.target, with_draft_probs(law, q))

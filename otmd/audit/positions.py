@@ -9,7 +9,7 @@ import numpy as np
 
 from otmd.audit import samples
 from otmd.audit.mistakes import Side, Variants
-from otmd.audit.records import NOT_DECIDED, Record
+from otmd.audit.records import NOT_DECIDED, Record, RecordedSide
 from otmd.engines.lossy import CertainTop
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
@@ -37,13 +37,14 @@ class Position(NamedTuple):
     @property
     def target(self) -> FloatArray:
         """The recorded target (V,)."""
-        assert not isinstance(self.record.target, str)
-        return self.record.target
+        assert self.record.target.probs is not None
+        return self.record.target.probs
 
     def side(self, name: str) -> Side:
         """The ``"target"`` or the ``"draft"`` of the row, and what may be used in its place."""
-        logits = getattr(self.record, f"{name}_logits")
-        return Side(getattr(self.record, name), logits, self.neighbours[name])
+        side: RecordedSide = getattr(self.record, name)
+        assert side.probs is not None
+        return Side(side.probs, side.logits, self.neighbours[name])
 
 
 class PositionReader(NamedTuple):
@@ -84,11 +85,13 @@ class PositionReader(NamedTuple):
         tokens = row.draft_tokens
         if max(output, tokens.max(initial=0)) >= row.vocab_size or tokens.min(initial=0) < 0:
             return None
-        if isinstance(row.target, str) or (self.subject == "output" and output == NOT_DECIDED):
+        if row.target.probs is None or (self.subject == "output" and output == NOT_DECIDED):
             return None
         # Rows of the most likely tokens alone have vocabularies of several sizes.
         size = max(x.vocab_size for x in (row, *near.before, *near.after))
-        row = _padded(row, size)
+        row = row._replace(
+            vocab_size=size, target=row.target.padded(size), draft=row.draft.padded(size)
+        )
         law = self._law(row)
         if self.subject == "drafts" and law is None:
             return None
@@ -97,13 +100,13 @@ class PositionReader(NamedTuple):
 
     def _law(self, record: Record) -> DraftLaw | None:
         make = self.make_law
-        q = record.draft
+        q = record.draft.probs
         tokens = record.draft_tokens
         if make is None and tokens.size:
             # Fixed drafts are deterministic.
             make = CertainTop
             q = np.bincount(tokens, minlength=record.vocab_size) / tokens.size
-        if make is None or not isinstance(q, np.ndarray):
+        if make is None or q is None:
             return None
         declared = samples.declared_law(make, q, tokens)
         return None if isinstance(declared, str) else declared.law
@@ -140,7 +143,7 @@ def _neighbours(near: _NearRows, side: str, size: int) -> Variants:
         "the previous request of the batch": _of_request(row, near.before, near.after, side),
     }
     return {
-        words: _pad(getattr(nearest[0], side), size) if nearest else None
+        words: getattr(nearest[0], side).padded(size).probs if nearest else None
         for words, nearest in rows.items()
     }
 
@@ -157,23 +160,4 @@ def _of_request(record: Record, first: list[Record], last: list[Record], side: s
 
 
 def _is_sound(row: Record, side: str) -> bool:
-    return isinstance(getattr(row, side), np.ndarray)
-
-
-def _pad(probs: FloatArray, size: int, fill: float = 0.0) -> FloatArray:
-    if probs.size == size:
-        return probs
-    return np.pad(probs, (0, size - probs.size), constant_values=fill)
-
-
-def _padded(record: Record, size: int) -> Record:
-    """The row with probabilities and logits of ``size`` tokens, those that it lacks without mass."""
-    changes = {}
-    for side in ("target", "draft"):
-        logits = getattr(record, f"{side}_logits")
-        if _is_sound(record, side):
-            changes[side] = _pad(getattr(record, side), size)
-        if logits is not None:
-            padded = _pad(logits.numbers, size, -np.inf)
-            changes[f"{side}_logits"] = logits._replace(numbers=padded)
-    return record._replace(vocab_size=size, **changes)
+    return getattr(row, side).probs is not None

@@ -71,31 +71,49 @@ class _Side(NamedTuple):
     logits: Logits | None
 
 
+class RecordedSide(NamedTuple):
+    """The target or the draft of a row: probabilities (V,), None if they are missing or at fault.
+
+    ``fault`` is a kind of :data:`~otmd.audit.boundary_cases.KINDS` without its side, "" for none. Where a cut
+    splits tokens of equal logits, ``ties`` are all of these tokens: the engine chose which of them it kept.
+    At temperature 0 they are the tokens of the largest logit. ``logits`` is None if probabilities were
+    recorded.
+    """
+
+    probs: FloatArray | None = None
+    fault: str = ""
+    ties: IntArray = _NO_TOKENS
+    logits: Logits | None = None
+
+    def padded(self, size: int) -> "RecordedSide":
+        """The side with as many tokens; those that it lacks have no mass."""
+        if self.probs is None or self.probs.size == size:
+            return self
+        lacking = (0, size - self.probs.size)
+        logits = self.logits
+        if logits is not None:
+            padded = np.pad(logits.numbers, lacking, constant_values=-np.inf)
+            logits = logits._replace(numbers=padded)
+        return self._replace(probs=np.pad(self.probs, lacking), logits=logits)
+
+
 class Record(NamedTuple):
     """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
 
-    V is the vocabulary of a full row (``is_full``), else large enough for every token named. ``target`` and
-    ``draft`` are probabilities (V,), or a kind of :data:`~otmd.audit.boundary_cases.KINDS` without its side.
-    ``draft`` is None if it is missing or nothing was drafted. The output token may be :data:`NOT_DECIDED`.
-    Where a cut splits tokens of equal logits, ``target_ties`` and ``draft_ties`` are all of these tokens: the
-    engine chose which of them it kept. At temperature 0 they are the tokens of the largest logit. The logits
-    are None if probabilities were recorded.
+    V is the vocabulary of a full row (``is_full``), else large enough for every token named. The draft is
+    missing if nothing was drafted. The output token may be :data:`NOT_DECIDED`.
     """
 
     row: int
     vocab_size: int
     is_full: bool
-    target: FloatArray | str
-    draft: FloatArray | str | None
+    target: RecordedSide
+    draft: RecordedSide
     draft_tokens: IntArray
     output_token: int
     request: str
     step: int | None
     depth: int
-    target_ties: IntArray
-    draft_ties: IntArray
-    target_logits: Logits | None
-    draft_logits: Logits | None
 
 
 def read_records(source: Source, processings: Mapping[str, Processing | None]) -> Iterator[Record]:
@@ -156,22 +174,17 @@ def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) 
     if not 0 <= depth <= _DEEPEST:
         raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
     size, is_full = _vocab_size(target, draft, max(output, int(tokens.max(initial=0))))
-    drafted = draft if tokens.size else None
     return Record(
         row=number,
         vocab_size=size,
         is_full=is_full,
         target=_spread(target, size),
-        draft=_spread(drafted, size) if drafted else None,
+        draft=_spread(draft if tokens.size else None, size),
         draft_tokens=tokens,
         output_token=output,
         request=_read_request(given.get("request", "")),
         step=_number("step", given, None, integer=True),
         depth=depth,
-        target_ties=target.ties,
-        draft_ties=drafted.ties if drafted else _NO_TOKENS,
-        target_logits=_spread_logits(target, size),
-        draft_logits=None if draft is None else _spread_logits(draft, size),
     )
 
 
@@ -286,24 +299,22 @@ def _probs(numbers: FloatArray, of_logits: Processing | None, tolerance: float) 
     return "sum" if abs(total - 1.0) > tolerance else numbers / total
 
 
-def _spread(side: _Side, vocab_size: int) -> FloatArray | str:
-    """The distribution over all tokens (V,), or the kind of its fault."""
-    if isinstance(side.probs, str) or side.ids is None:
-        return side.probs
-    if side.ids[-1] >= vocab_size:
-        return "id"
-    spread = np.zeros(vocab_size)
-    spread[side.ids] = side.probs
-    return spread
-
-
-def _spread_logits(side: _Side, vocab_size: int) -> Logits | None:
-    """The logits of all tokens (V,), −inf where none was recorded."""
-    if side.logits is None or side.ids is None or isinstance(_spread(side, vocab_size), str):
-        return side.logits
-    spread = np.full(vocab_size, -np.inf)
-    spread[side.ids] = side.logits.numbers
-    return side.logits._replace(numbers=spread)
+def _spread(side: _Side | None, vocab_size: int) -> RecordedSide:
+    """The numbers of a side over all tokens (V,)."""
+    if side is None:
+        return RecordedSide()
+    if isinstance(side.probs, str) or (side.ids is not None and side.ids[-1] >= vocab_size):
+        return RecordedSide(fault=side.probs if isinstance(side.probs, str) else "id")
+    if side.ids is None:
+        return RecordedSide(side.probs, "", side.ties, side.logits)
+    probs = np.zeros(vocab_size)
+    probs[side.ids] = side.probs
+    logits = side.logits
+    if logits is not None:
+        numbers = np.full(vocab_size, -np.inf)
+        numbers[side.ids] = logits.numbers
+        logits = logits._replace(numbers=numbers)
+    return RecordedSide(probs, "", side.ties, logits)
 
 
 def _processing(

@@ -123,8 +123,8 @@ class Tally:
         if out_of_range:
             return
         law = self._look_at_drafts(record) if tokens.size and self._make_law else None
-        if decided and not isinstance(record.target, str) and misplaced != "after_rejection":
-            self._look_at_output(record, record.target, law)
+        if decided and record.target.probs is not None and misplaced != "after_rejection":
+            self._look_at_output(record, record.target.probs, law)
         if decided:
             self._request(record).occurrences[output] += 1
 
@@ -200,15 +200,16 @@ class Tally:
 
     def _look_at_drafts(self, record: Record) -> DraftLaw | None:
         """Record evidence of the drafts and return their law; None if it is unknown or did not draw them."""
-        if record.draft is None:
+        draft = record.draft
+        if draft.probs is None and not draft.fault:
             self.cases["draft_missing"].append(record.row)
-        if not isinstance(record.draft, np.ndarray) or self._make_law is None:
+        if draft.probs is None or self._make_law is None:
             return None
         tokens = record.draft_tokens
         # A law may depend on how ties are broken, so drafts with mass remain.
-        if (record.draft[tokens] == 0).any():
-            tokens = as_kept(tokens, record.draft, record.draft_ties, self._rng)
-        declared = samples.declared_law(self._make_law, record.draft, tokens)
+        if (draft.probs[tokens] == 0).any():
+            tokens = as_kept(tokens, draft.probs, draft.ties, self._rng)
+        declared = samples.declared_law(self._make_law, draft.probs, tokens)
         if isinstance(declared, str):
             self.cases[declared].append(record.row)
             self._add_to_groups(record, claims.DRAFT_TOKENS)
@@ -254,7 +255,7 @@ class Tally:
     def _look_at_output(self, record: Record, target: FloatArray, law: DraftLaw | None) -> None:
         accepted = bool((record.draft_tokens == record.output_token).any())
         recorded = np.array([record.output_token])
-        output = int(as_kept(recorded, target, record.target_ties, self._rng)[0])
+        output = int(as_kept(recorded, target, record.target.ties, self._rng)[0])
         draft = self._draft_probs(record, target.size)
         self.has_drafts |= draft is not None
         self._add_to_groups(record, claims.OUTPUTS)
@@ -295,9 +296,9 @@ class Tally:
             ceiling = min(1.0, float(target @ draft) + samples.SLACK)
         else:
             return None
-        chosen = mass_of_choice(target, record.target_ties)
+        chosen = mass_of_choice(target, record.target.ties)
         if law is not None and draft is not None:
-            chosen += record.draft_tokens.size * mass_of_choice(draft, record.draft_ties)
+            chosen += record.draft_tokens.size * mass_of_choice(draft, record.draft.ties)
         return min(1.0, ceiling + chosen)
 
     def _draft_probs(self, record: Record, size: int) -> FloatArray | None:
@@ -306,7 +307,7 @@ class Tally:
             draft = np.zeros(size)
             draft[record.draft_tokens] = 1.0
             return draft
-        return record.draft if isinstance(record.draft, np.ndarray) else None
+        return record.draft.probs
 
 
 def _out_of_range(record: Record) -> list[str]:
@@ -322,7 +323,7 @@ def _out_of_range(record: Record) -> list[str]:
 def _unsound(record: Record) -> list[str]:
     """The kinds of boundary cases of distributions."""
     sides = {"target": record.target, "draft": record.draft}
-    return [f"{side}_{fault}" for side, fault in sides.items() if isinstance(fault, str)]
+    return [f"{name}_{side.fault}" for name, side in sides.items() if side.fault]
 
 
 def _classes(before: claims.Before, is_drafted: bool) -> dict[str, IntArray]:

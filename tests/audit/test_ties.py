@@ -94,7 +94,7 @@ def test_a_sound_engine_with_another_rule_for_ties(cut):
     for seed in range(3):
         rows = run(400, seed, cut)
         processing = {"target": cut, "draft": cut}
-        ties = [own.target_ties.size for own in read_records(rows, processing)]
+        ties = [own.target.ties.size for own in read_records(rows, processing)]
         assert np.mean(np.array(ties) > 0) > 0.3
         options = {"target_processing": cut, "draft_processing": cut}
         report = recorded_run(rows, false_alarm=0.01, rng=np.random.default_rng(seed), **options)

@@ -49,6 +49,7 @@ def test_the_tokenizer_splits_digits_and_gives_texts_back(default):
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
 
+@pytest.mark.slow
 def test_the_default_draft_is_as_close_as_it_is_said_to_be(default, tmp_path):
     prompts = load_prompts(per_domain=2, progress=False)
     dataset = collect(default, DEFAULT_DRAFT, prompts, tmp_path, max_new_tokens=8, progress=False)
