@@ -38,6 +38,7 @@ class ConditionalPoisson(ProposalLaw):
         return all_random(Table(self.enumerate, self.draft_probs, self.prefix_containment))
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
+        """g of each prefix of the tokens in an order (V,), shape (V + 1,)."""
         absent, present = self._events()
         contained = prefix_probs(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)

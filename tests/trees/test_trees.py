@@ -152,7 +152,6 @@ def test_input_that_makes_no_sense() -> None:
     law, rule = IIDPaths(draft, 1, 2), BlockVerification()
     for make, message in [
         (lambda: IIDPaths(draft, 0, 2), "num_paths: got 0"),
-        (lambda: IIDPaths(draft, 1, 1.5), "depth: got 1.5"),
         (lambda: TokenTree(draft, ()), r"branching: got \(\), expected at least one draft"),
         (lambda: TokenTree(draft, (2, 0)), "branching: got 0"),
         (lambda: TokenTree(draft, ((), 3)), "branching: got 3 in a shape"),
@@ -162,12 +161,10 @@ def test_input_that_makes_no_sense() -> None:
         (lambda: TableModel([]), "tables: got none"),
         (lambda: TableModel([np.eye(3)]), r"tables\[0\]: got the shape \(3, 3\)"),
         (lambda: TableModel([[0.5, 0.6]]), r"tables\[0\]"),
-        (lambda: TokenLevel("RRS"), "verifier: got 'RRS'"),
         (
             lambda: block_efficiency(rule, target, law, 1, rng=np.random.default_rng(0)),
             "num_samples",
         ),
-        (lambda: block_efficiency(rule, target, law, 10), "rng: got NoneType"),
         (lambda: block_efficiency(rule, lambda _: [0.3, 0.3], law), r"target_model\(\(\)\)"),
         (
             lambda: block_efficiency(rule, lambda _: np.eye(2), law),
@@ -176,3 +173,7 @@ def test_input_that_makes_no_sense() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             make()
+    with pytest.raises(TypeError, match="depth: got float"):
+        IIDPaths(draft, 1, 1.5)
+    with pytest.raises(TypeError, match="verifier: got str"):
+        TokenLevel("RRS")
