@@ -113,7 +113,7 @@ TREES: dict[str, Callable[[TableModel], TreeLaw]] = {
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @pytest.mark.parametrize("name", TREES)
 def test_rules_for_trees(rule: otmd.trees.TreeVerifier, name: str) -> None:
-    target, draft = (TableModel.random(3, 1, np.random.default_rng(seed)) for seed in (1, 2))
+    target, draft = (TableModel.random(3, 1, rng=seed) for seed in (1, 2))
     zeros = TableModel([[0.5, 0.5, 0.0], [[0.0, 1.0, 0.0], [0.2, 0.0, 0.8], [0.4, 0.3, 0.3]]])
     for model in (target, zeros):
         check_tree_verifier(rule, TREES[name](draft), model)
@@ -462,7 +462,7 @@ class AnswersNow(TokenLevel):
 
 
 def test_a_rule_for_trees_with_a_fault_is_caught() -> None:
-    target, draft = (TableModel.random(3, 1, np.random.default_rng(seed)) for seed in (1, 2))
+    target, draft = (TableModel.random(3, 1, rng=seed) for seed in (1, 2))
     tree = IIDPaths(draft, 2, 1)
     # Fewer tokens are lossless, and nobody's fault.
     check_tree_verifier(StopsEarly(otmd.TargetOnly()), tree, target)

@@ -107,6 +107,8 @@ def test_orders_are_texts_and_name_what_they_are() -> None:
     assert processing.order == "temperature,top_p,top_k,min_p"
     assert processing.steps == tuple(steps)
     assert otmd.Processing(0.5, order="vllm") == otmd.Processing(0.5)
-    for order in ("vLLM", "temperature,top_p", steps[:3], [*steps, "top_p"], 3, "", [[1]]):
+    for order in ("vLLM", "temperature,top_p", steps[:3], [*steps, "top_p"], "", [[1]]):
         with pytest.raises(ValueError, match=r"order: got .* expected one of transformers, vllm"):
             otmd.Processing(top_p=0.9, order=order)
+    with pytest.raises(TypeError, match=r"order: got int, expected one of transformers, vllm"):
+        otmd.Processing(top_p=0.9, order=3)

@@ -35,10 +35,9 @@ class ConditionalPoisson(ProposalLaw):
     def position_structure(self) -> Structure:
         if self.num_drafts == 1:
             return all_random(Slots.single(self.draft_probs, 1))
-        return all_random(Table(self.enumerate, self.draft_probs, self.prefix_containment))
+        return all_random(Table(self.enumerate, self.draft_probs, self._prefix_containment))
 
-    def prefix_containment(self, order: IntArray) -> FloatArray:
-        """g of each prefix of the tokens in an order (V,), shape (V + 1,)."""
+    def _prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
         contained = prefix_probs(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)
@@ -48,7 +47,7 @@ class ConditionalPoisson(ProposalLaw):
 
     def position_containment(self, subset: BoolArray) -> float:
         inside_first = np.argsort(~subset, kind="stable")
-        return float(self.prefix_containment(inside_first)[np.count_nonzero(subset)])
+        return float(self._prefix_containment(inside_first)[np.count_nonzero(subset)])
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""

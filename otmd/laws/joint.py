@@ -23,6 +23,13 @@ class Joint(DraftLaw):
         The probability of each row, of sum 1, else ValueError.
     vocab_size : int
         V, at most 2^24.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Joint([[0, 1], [2, 1]], [0.25, 0.75], vocab_size=3)
+    >>> law.inclusion_probs()
+    array([0.25, 1.  , 0.75])
     """
 
     tuples: IntArray

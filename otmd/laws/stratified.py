@@ -34,6 +34,12 @@ class Stratified(ProposalLaw):
         β > 0: the weight of a token is q^β.
     shares : array_like, shape (n,), optional
         The weights of the strata, the most likely tokens first: positive, of any sum; equal by default.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.Stratified([0.4, 0.2, 0.2, 0.1, 0.1], num_drafts=3).strata
+    array([0, 1, 1, 2, 2], dtype=int16)
     """
 
     distinct = True

@@ -157,6 +157,12 @@ class TopThen(_TopThenRest):
     ValueError
         For an invalid distribution, ``top`` outside [0, n], another ``rest``, or fewer tokens with
         mass than the law needs.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.TopThen([0.4, 0.3, 0.2, 0.1], num_drafts=2, top=1).next_draft_probs([0])
+    array([0.        , 0.5       , 0.33333333, 0.16666667])
     """
 
     def __init__(

@@ -27,6 +27,13 @@ class WithReplacement(ProposalLaw):
     ------
     ValueError
         For an invalid distribution or ``num_drafts`` < 1.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.5, 0.25, 0.25], num_drafts=2)
+    >>> law.containment([False, True, True]), law.inclusion_probs()
+    (0.25, array([0.75  , 0.4375, 0.4375]))
     """
 
     def position_structure(self) -> Structure:

@@ -24,6 +24,13 @@ class WithoutReplacement(ProposalLaw):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithoutReplacement([0.5, 0.3, 0.2], num_drafts=2)
+    >>> law.next_draft_probs([0])
+    array([0. , 0.6, 0.4])
     """
 
     distinct = True

@@ -17,6 +17,13 @@ def draft_probability_bound(target_probs: ArrayLike, law: DraftLaw) -> FloatArra
         p; ValueError unless it is a distribution over the drafts' vocabulary.
     law : DraftLaw
         The law of the drafts; leading axes are broadcast.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd.optimum.bounds import draft_probability_bound
+    >>> draft_probability_bound([0.5, 0.25, 0.25], otmd.WithReplacement([0.25, 0.25, 0.5], 2))
+    0.9375
     """
     p = validate_target(target_probs, law)
     bound = np.minimum(p, law.inclusion_probs()).sum(axis=-1)

@@ -145,6 +145,14 @@ def lossy_frontier(
     -----
     For one draft, the front of total variation is that of Yin et al. 2024 (Theorem 5), and mentored decoding
     (Tran-Thien 2023) attains that of KL.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> frontier = otmd.lossy_frontier([0.5, 0.25, 0.25], law)
+    >>> round(frontier.rate_at(0.0), 4), round(frontier.rate_at(0.05), 4)
+    (0.9375, 0.9875)
     """
     validate_law(law, target_probs)
     if divergence not in _PARTS:

@@ -112,6 +112,14 @@ def solve_transport(
         large; the message names its size and the forms that fit.
     SolverError
         With ``throw``, if the solver did not end at an optimum or its answer failed the check.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> solution = otmd.solve_transport([0.5, 0.25, 0.25], law)
+    >>> round(solution.rate, 6), solution.certificate.worst < 1e-9
+    (0.9375, True)
     """
     forms.validate_form(form)
     if solver not in SOLVERS:

@@ -100,7 +100,7 @@ def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
 
 
 @pytest.mark.parametrize("n", [100, 1000, 2000])
-def test_hundreds_of_even_drafts_are_a_hypergeometric_draw(n: int) -> None:
+def test_a_large_number_of_even_drafts_is_a_hypergeometric_draw(n: int) -> None:
     """The count of arrivals passes n within a small part of its time, which the rule must resolve."""
     law = otmd.WithoutReplacement(np.full(5000, 1 / 5000), n)
     assert law.containment(np.arange(5000) > 0) == pytest.approx(1 - n / 5000, abs=1e-12)
