@@ -61,7 +61,14 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     Raises
     ------
     ValueError
-        For a wrong shape or dtype, or a temperature that is no finite number ≥ 0.
+        For a wrong shape, or a temperature below 0 or not finite; TypeError for another dtype.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import probs_from_logits
+    >>> probs_from_logits(torch.tensor([2.0, 2.0, 1.0]), temperature=0.0)
+    tensor([1., 0., 0.])
     """
     check_tensor("logits", logits)
     Processing(temperature)  # refuses a bad temperature

@@ -37,7 +37,16 @@ class TensorRatioCurve:
     Raises
     ------
     ValueError
-        For wrong shapes, dtypes or devices; with ``validate`` for values that are no distribution.
+        For wrong shapes or devices, and with ``validate`` for values that are no distribution; TypeError for
+        other dtypes.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import TensorRatioCurve
+    >>> curve = TensorRatioCurve(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5]))
+    >>> curve.optimal_rates(2)
+    tensor([0.7500, 0.9375], dtype=torch.float64)
     """
 
     def __init__(self, target_probs: Any, draft_probs: Any, validate: bool = True) -> None:
@@ -142,6 +151,13 @@ def greedy_rates(
     -------
     torch.Tensor of float64, shape (…, n)
         NaN where fewer tokens have mass than are drafted.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import greedy_rates
+    >>> greedy_rates(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5]), num_drafts=2)
+    tensor([0.7500, 1.0000], dtype=torch.float64)
     """
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)
@@ -171,6 +187,13 @@ def target_only_rates(
     Returns
     -------
     torch.Tensor of float64, shape (…, n)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import target_only_rates
+    >>> target_only_rates(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5]), num_drafts=2)
+    tensor([0.3125, 0.5156], dtype=torch.float64)
     """
     count = validate_count("num_drafts", num_drafts)
     p, q = checked_pair(target_probs, draft_probs, validate)

@@ -89,8 +89,17 @@ def stratify(
     Raises
     ------
     ValueError
-        For a wrong shape or dtype, ``num_drafts`` < 1, a ``sharpness`` that is not a positive number,
-        ``shares`` that are not n positive numbers, or, with ``validate``, values as above.
+        For a wrong shape, ``num_drafts`` < 1, a ``sharpness`` that is not a positive number,
+        ``shares`` that are not n positive numbers, or, with ``validate``, values as above; TypeError for
+        another dtype.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import stratify
+    >>> strata = stratify(torch.tensor([0.5, 0.25, 0.25]), num_drafts=2)
+    >>> strata.number, strata.inclusion
+    (tensor([0, 1, 1]), tensor([1.0000, 0.5000, 0.5000], dtype=torch.float64))
     """
     count = validate_count("num_drafts", num_drafts)
     power = validate_positive("sharpness", sharpness)

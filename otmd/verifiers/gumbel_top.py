@@ -73,7 +73,8 @@ class GumbelTop(InvariantCoupling):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         p, q, ratio, excess = sorted_masses(target, one_distribution(law))
         # In ascending order of w, so that sums over small w have small errors.
-        p, alone = p[::-1], 1.0 / (1.0 + excess[::-1])
+        p = p[::-1]
+        alone = 1.0 / (1.0 + excess[::-1])
         masses, weights = (np.append(0.0, x.cumsum()) for x in (p, p * alone))
         if law.num_drafts == 1 or masses[-1] == 0.0:
             return float(weights[-1]), float(weights[-1])
@@ -134,13 +135,15 @@ def _block_sums(mass, ratio):
     """Σ mass^r (ratio/end)^k, k ≤ r, over all tokens before each block, whose last ratio is ``end``."""
     sums = np.zeros((1 + mass.size // _BLOCK, _POWERS, _POWERS))
     for b in range(1, sums.shape[0]):
-        start, end = _BLOCK * (b - 1), max(ratio[_BLOCK * b - 1], 1e-300)
+        start = _BLOCK * (b - 1)
+        end = max(ratio[_BLOCK * b - 1], 1e-300)
         before = ratio[start - 1] / end if start > 0 else 0.0
         for r in range(1, _POWERS):
             for k in range(r + 1):
                 sums[b, r, k] = sums[b - 1, r, k] * before**k
         for y in range(start, start + _BLOCK):
-            part, power = ratio[y] / end, 1.0
+            part = ratio[y] / end
+            power = 1.0
             for r in range(1, _FEW if mass[y] < _FAINT else _POWERS):
                 power *= mass[y]
                 term = power
@@ -162,7 +165,8 @@ def _light_sums(mass, ratio, blocks, scales):
             for k in range(r + 1):
                 sums[i, r] += (-before) ** k * blocks[start // _BLOCK, r, k]
         for y in range(start, stop):
-            rate, power = mass[y] * (1.0 - ratio[y] / scales[i]), 1.0
+            rate = mass[y] * (1.0 - ratio[y] / scales[i])
+            power = 1.0
             for r in range(1, _FEW if rate < _FAINT else _POWERS):
                 power *= rate
                 sums[i, r] += power

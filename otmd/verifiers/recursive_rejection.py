@@ -147,7 +147,9 @@ class _PreparedRace(PreparedVerifier):
         """Estimates of P(a token is accepted as draft i), i > 1, along sampled paths of rejected drafts."""
         probs = np.zeros(self.law.num_drafts)
         for first in draw_tokens(rejected, rng, samples):
-            path, weight, scale = np.array([first]), rejected.sum(), 1.0 / RATE_UNIT
+            path = np.array([first])
+            weight = rejected.sum()
+            scale = 1.0 / RATE_UNIT
             for i in range(1, probs.size):
                 left = RATE_UNIT * float(self.race.mass_left(path[None])[0])
                 unserved = self._unserved(scale)

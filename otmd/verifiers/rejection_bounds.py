@@ -40,7 +40,8 @@ def rejection_bounds(
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
     if num_drafts <= 2:
-        rejected, draft = position.first, position.race.probs
+        rejected = position.first
+        draft = position.race.probs
         if num_drafts == 2 and rejected > 0.0:
             minority = RATE_UNIT * minority_mass(draft)
             rejected = _two_rejected(position.curve, position.target, draft, rejected, minority)
@@ -79,7 +80,8 @@ def _two_rejected(curve, target, draft, first, minority):
 
     ``first`` is W(1), ``minority`` the mass of all tokens but the one of more than half, in the unit.
     """
-    ratio, total = curve.ratio, 0.0
+    ratio = curve.ratio
+    total = 0.0
     nearest = count_at_most(ratio, ONE * (1.0 + first), 0, ratio.size)
     for start in range(0, target.size, AT_A_TIME):
         p, q, part = target[start : start + AT_A_TIME], draft[start : start + AT_A_TIME], 0.0
@@ -107,7 +109,8 @@ class State(NamedTuple):
 @kernel()
 def count_at_most(ratio, C, start, stop):
     """The first place from ``start`` to ``stop`` whose ratio, in ascending order, is above C."""
-    place, left = start, stop - start
+    place = start
+    left = stop - start
     while left > 0:
         half = (left + 1) >> 1
         place += half if ratio[place + half - 1] <= C else 0
@@ -168,7 +171,9 @@ def _mass_left(classes, times):
 @kernel()
 def _largest_tokens(classes, num_drafts):
     """The mass of the 0, 1, … n − 1 largest tokens, and the least mass that is left without them."""
-    heads, floors, c = np.zeros(num_drafts), np.empty(num_drafts), 0
+    heads = np.zeros(num_drafts)
+    floors = np.empty(num_drafts)
+    c = 0
     times = np.zeros(classes.size.size, np.int64)
     floors[0], _ = _mass_left(classes, times)
     for k in range(1, num_drafts):
@@ -285,9 +290,12 @@ class Walk(NamedTuple):
 def _new_walk(classes, num_drafts):
     """A walk that has not begun."""
     size = classes.size.size
-    times, deficit = np.zeros(size, np.int64), np.zeros((num_drafts, 2, size))
+    times = np.zeros(size, np.int64)
+    deficit = np.zeros((num_drafts, 2, size))
     shape = num_drafts, size, 2
-    share, left, value = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    share = np.zeros(shape)
+    left = np.zeros(shape)
+    value = np.zeros(shape)
     heads, floors = _largest_tokens(classes, num_drafts)
     return Walk(times, deficit, share, left, value, heads, floors)
 
@@ -322,7 +330,8 @@ def walk_paths(curve, classes, num_drafts, negligible, most_nodes):
     """
     walk = _new_walk(classes, num_drafts)
     times, share, left, value = walk.times, walk.share, walk.left, walk.value
-    weight, chosen = np.ones(num_drafts), np.zeros(num_drafts, np.int64) - 1
+    weight = np.ones(num_drafts)
+    chosen = np.zeros(num_drafts, np.int64) - 1
     states = [state_between(curve, 0.0, 0.0)] * num_drafts
     states[1] = _next_state(curve, states[0], RATE_UNIT, RATE_UNIT)
     if states[1].W_high == 0.0:
@@ -338,7 +347,8 @@ def walk_paths(curve, classes, num_drafts, negligible, most_nodes):
             low, high = left[row, c, 0], left[row, c, 1]
             weight[row + 1] = weight[row] * share[row, c, 1]
             states[row + 1] = _next_state(curve, states[row], low, high)
-            chosen[row], chosen[row + 1] = c, -1
+            chosen[row] = c
+            chosen[row + 1] = -1
             times[c] += 1
             row += 1
             looked += _open(curve, classes, walk, row, states[row - 1], states[row], low, high)

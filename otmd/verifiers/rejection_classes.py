@@ -30,7 +30,8 @@ ONE = 1.0 / RATE_UNIT
 FARTHEST = 2.0**1000
 
 # The last two of the four parts of a class, see :func:`masses_by_class`.
-INSIDE, BEYOND = 2, 3
+INSIDE = 2
+BEYOND = 3
 
 
 class Curve(NamedTuple):
@@ -83,7 +84,8 @@ class RejectionPosition:
 
     def _farthest(self, race: Race) -> float:
         """A bound of every C. W falls, so a step is at most W over the mass left by the largest tokens."""
-        q, count = race.probs, race.num_drafts - 1
+        q = race.probs
+        count = race.num_drafts - 1
         left = 1.0 - float(q.max()) * np.arange(1, count + 1) - _MARGIN
         if count == 0 or left[-1] <= 0.0:
             return FARTHEST
@@ -94,7 +96,8 @@ class RejectionPosition:
     @cached_property
     def _kept(self) -> tuple[NDArray[np.int32], FloatArray]:
         """The tokens inside the interval, sorted by p/q, and the ratios of the curve's entries."""
-        (_, first, last), ratio = self.interval, np.empty(self.target.size)
+        (_, first, last) = self.interval
+        ratio = np.empty(self.target.size)
         fill_ratios(self.target, self.draft, ratio)
         tokens = np.flatnonzero((ratio > first) & (ratio <= last)).astype(np.int32)
         tokens = tokens[np.argsort(ratio[tokens])]
@@ -103,7 +106,9 @@ class RejectionPosition:
     @cached_property
     def curve(self) -> Curve:
         """The ratio curve with merged tokens, exact at C = 0, C = 1 and inside the interval."""
-        (tokens, ratio), merged, draft = self._kept, np.zeros((1, 4, 2)), self.draft
+        (tokens, ratio) = self._kept
+        merged = np.zeros((1, 4, 2))
+        draft = self.draft
         masses_by_class(self.target, draft, self.interval, np.zeros(1), merged)
         merged[0, BEYOND, 0] += self.target[draft == 0.0].sum()
         tails = np.zeros((2, ratio.size + 1))
@@ -116,15 +121,18 @@ class RejectionPosition:
         """Tokens in classes of similar draft mass; total mass times range of q is at most ``widest``."""
         if self._classes and widest == self.widest:
             return self._classes
-        self._classes, self.widest = None, widest
+        self._classes = None
+        self.widest = widest
         ends = classes_of_mass(mass := np.sort(draft := self.draft), widest * RATE_UNIT * RATE_UNIT)
         low, high, size = mass[ends[1:]], mass[ends[:-1] - 1], -np.diff(ends)
         # As large as the vocabulary, and not needed below.
         del mass
-        ascending, merged = low[::-1].copy(), np.zeros((low.size, 4, 2))
+        ascending = low[::-1].copy()
+        merged = np.zeros((low.size, 4, 2))
         count = masses_by_class(self.target, draft, self.interval, ascending, merged)
         starts = np.append(0, np.cumsum(1 + count))
-        ratios, before = np.empty(starts[-1]), np.empty((2, starts[-1] + low.size))
+        ratios = np.empty(starts[-1])
+        before = np.empty((2, starts[-1] + low.size))
         tokens_by_class(
             self.target,
             draft,
@@ -148,7 +156,8 @@ def classes_of_mass(mass, widest):
     They span a factor of eight at most: where most mass is rejected, the smallest tokens matter. Equal masses
     stay together, and zeros are in no class.
     """
-    ends, count = np.empty(mass.size + 1, np.int32), 1
+    ends = np.empty(mass.size + 1, np.int32)
+    count = 1
     i = ends[0] = alike = mass.size
     total = 0.0
     while i > 0 and mass[i - 1] > 0.0:
@@ -165,7 +174,8 @@ def classes_of_mass(mass, widest):
             total = 0.0
             count += 1
     if i < ends[count - 1]:
-        ends[count], count = i, count + 1
+        ends[count] = i
+        count = count + 1
     return ends[:count].astype(np.int64)
 
 
@@ -179,14 +189,16 @@ def masses_by_class(p, q, interval, smallest, merged):
     unit, first, farthest = interval
     last = smallest.size - 1
     kept = np.zeros(smallest.size, np.int64)
-    ratio, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
+    ratio = np.empty(AT_A_TIME)
+    level = np.empty(AT_A_TIME, np.uint64)
     for start in range(0, p.size, AT_A_TIME):
         target, draft = p[start : start + AT_A_TIME], q[start : start + AT_A_TIME]
         fill_ratios(target, draft, ratio)
         fill_blocks(smallest, draft, level)
         for y in range(draft.size):
             # No branch, which would often be mispredicted.
-            c, drafted = np.uint64(last) - level[y], np.uint64(draft[y] > 0.0)
+            c = np.uint64(last) - level[y]
+            drafted = np.uint64(draft[y] > 0.0)
             part = np.uint64(ratio[y] > unit) + np.uint64(ratio[y] > first)
             part += drafted & np.uint64(ratio[y] > farthest)
             merged[c, part, 0] += target[y]
@@ -206,7 +218,8 @@ def tokens_by_class(p, q, tokens, smallest, starts, merged, middle, ratio, p_bef
         p_before[k + c], q_before[k + c] = merged[c, 0]
         p_before[k + c + 1] = merged[c, 0, 0] + merged[c, 1, 0]
         q_before[k + c + 1] = merged[c, 0, 1] + merged[c, 1, 1]
-    draft, level = np.empty(AT_A_TIME), np.empty(AT_A_TIME, np.uint64)
+    draft = np.empty(AT_A_TIME)
+    level = np.empty(AT_A_TIME, np.uint64)
     for start in range(0, tokens.size, AT_A_TIME):
         part = tokens[start : start + AT_A_TIME]
         for i in range(part.size):

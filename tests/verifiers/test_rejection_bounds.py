@@ -11,14 +11,13 @@ from otmd.laws import Race
 from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.verifiers.rejection_bounds import (
     _fill_deficits,
-    rejection_bounds,
     state_between,
     walk_paths,
 )
 from otmd.verifiers.rejection_classes import RejectionPosition
 
 ROUNDING = 1e-12
-WIDEST = (1.0, 0.1, 0.01, 1e-4)
+WIDEST = (1.0, 0.01, 0.0)
 STOPS = ((0.0, 10**7), (1e-4, 10**7), (1e-2, 10**7), (0.0, 30))
 
 
@@ -46,6 +45,8 @@ def test_bounds_hold_the_exact_probability(seed: int) -> None:
     for widest, (negligible, most) in itertools.product(WIDEST, STOPS):
         low, high, _ = walk_paths(position.curve, position.classes(widest), n, negligible, most)
         assert low - ROUNDING <= rejected <= high + ROUNDING
+        # Where each token is its own class and no path is left out, the bounds are equal.
+        assert widest or negligible or most < 100 or high - low < 1e-13
 
 
 def _hardly_any_mass_left(seed: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -90,15 +91,6 @@ def test_bounds_hold_where_hardly_any_draft_mass_is_left(p, q, n: int) -> None:
     assert high - low <= 1e-6
 
 
-def test_every_token_its_own_class_is_exact() -> None:
-    p, q, n = _instance(3)
-    position = RejectionPosition(p, Race(q, n))
-    classes = position.classes(0.0)
-    low, high, _ = walk_paths(position.curve, classes, n, 0.0, 10**7)
-    assert classes.size.size == np.count_nonzero(q)
-    assert high - low < 1e-14
-
-
 @pytest.mark.parametrize("size", [5, 60, 2500])
 @pytest.mark.parametrize("widest", [1.0, 0.01, 0.0])
 def test_classes_and_the_curve_against_sums_over_all_tokens(size: int, widest: float) -> None:
@@ -129,13 +121,6 @@ def test_classes_and_the_curve_against_sums_over_all_tokens(size: int, widest: f
             assert state.W_low == pytest.approx(np.maximum(p - C * q, 0.0).sum(), abs=1e-14)
 
 
-def test_two_drafts_are_exact() -> None:
-    for seed in range(40):
-        p, q, _ = _instance(seed)
-        rejected, _ = rejection_bounds(RejectionPosition(p, Race(q, 2)), 2, 1e-6)
-        assert rejected == pytest.approx(_rejected(p, q, 2), abs=1e-13)
-
-
 @pytest.mark.parametrize("n", [3, 4])
 def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
     rng = np.random.default_rng(n)
@@ -147,21 +132,6 @@ def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
     tight = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-4)
     assert tight[1] - tight[0] <= 1e-4
     assert wide[0] - ROUNDING <= tight[0] <= tight[1] <= wide[1] + ROUNDING
-
-
-def test_bounds_of_a_family_are_each_as_close_as_asked() -> None:
-    rng = np.random.default_rng(1)
-    logits = 2.5 * rng.standard_normal(5_000)
-    q = otmd.probs_from_logits(logits)
-    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(5_000))
-    drafts = otmd.WithoutReplacement(q, 4)
-    bounds = otmd.RecursiveRejection().family_bounds(p, drafts, [1, 2, 3, 4], 1e-4)
-    for n, (wide_low, wide_high) in enumerate(np.transpose(bounds), start=1):
-        member = otmd.WithoutReplacement(q, n)
-        low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, member, tol=1e-5)
-        assert wide_high - wide_low <= 1e-4
-        assert wide_low - ROUNDING <= high
-        assert low <= wide_high + ROUNDING
 
 
 def test_what_work_cannot_reach_is_said() -> None:

@@ -11,8 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from otmd.laws.race.quadrature import POWERS
-from otmd.probabilities import FloatArray
-from otmd.verifiers.optimal.race_rates import ClassRates, DraftedProbs, NodeValues
+from otmd.probabilities import BoolArray, FloatArray
+from otmd.verifiers.optimal.race_rates import ClassRates, DraftedProbs
+from otmd.verifiers.optimal.race_tail import NodeValues, Tail
 
 # Tokens with a larger q are heavy; for the others q^14 is below the rounding of q.
 HEAVY_PAIR = 1.0 / 256.0
@@ -24,6 +25,13 @@ class PairRace:
 
     first: FloatArray
     second: FloatArray
+    num_drafts = 2
+
+    def class_rates(
+        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
+    ) -> "PairRates":
+        """The rates of the classes, as a function of the weights."""
+        return PairRates(tail, able_nodes, able_heavy, rejects, self)
 
     def drafted_probs(self, sums: FloatArray) -> DraftedProbs:
         """Probabilities of the drafts, where the tail has the power sums Σ q^r (R,)."""

@@ -18,13 +18,12 @@ from otmd.laws.race.containment import ExponentialRace, RaceCurve, minority_mass
 from otmd.laws.race.quadrature import HEAVY, POWERS, latest_win, win_times
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.verifiers.optimal import choice_plan
-from otmd.verifiers.optimal.race_pair import HEAVY_PAIR, PairRace, PairRates
+from otmd.verifiers.optimal.race_pair import HEAVY_PAIR, PairRace
 from otmd.verifiers.optimal.race_rates import (
     ClassRates,
     DraftedProbs,
     RaceWeights,
     TimedRace,
-    TimedRates,
 )
 from otmd.verifiers.optimal.race_tail import Tail, ratio_values
 from otmd.verifiers.optimal.weights import balance
@@ -154,13 +153,13 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         position.curve, ratio, largest, most, inner, _OF_CLASSES * tol
     )
     lowest = 0 if inner or nodes.size == 2 else 1
-    search = RaceSearch(race, able[heavy], position.target[heavy], drafted, inner, Work())
+    search = RaceSearch(race, able[heavy], position.target[heavy], drafted, inner)
     grids = 0
     while True:
         start = Tail.at_ratios(tail_rates, tail_target, ratio, nodes, lowest, inert)
         solution = search(start.moved(ratio_values(nodes, position.num_drafts, unit))[0], tol)
         grids += 1
-        many = nodes.size > choice_plan.MOST_NODES_OF_RACE or search.work.is_enough()
+        many = nodes.size > choice_plan.MOST_NODES_OF_RACE or search.is_enough()
         if solution.loss <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS or many:
             break
         # The search stalled; another node between each two may help.
@@ -193,20 +192,11 @@ class RaceSolution(NamedTuple):
 
 
 @dataclass
-class Work:
-    """The work of a search so far: the times of quadratures × classes, over all evaluations."""
-
-    done: int = 0
-
-    def is_enough(self) -> bool:
-        """Whether the search has to end."""
-        return self.done > _MOST_WORK
-
-
-class RaceSearch(NamedTuple):
+class RaceSearch:
     """The search for the weights and locations of one side.
 
-    ``able`` (M,) marks the heavy tokens that may be chosen; ``heavy`` (M,) is p of all heavy tokens.
+    ``able`` (M,) marks the heavy tokens that may be chosen; ``heavy`` (M,) is p of all heavy tokens. ``work``
+    is the number of times of quadratures × classes, over all evaluations.
     """
 
     race: TimedRace | PairRace
@@ -214,7 +204,11 @@ class RaceSearch(NamedTuple):
     heavy: FloatArray
     drafted: DraftedProbs
     inner: bool
-    work: Work
+    work: int = 0
+
+    def is_enough(self) -> bool:
+        """Whether the search has to end."""
+        return self.work > _MOST_WORK
 
     def __call__(self, tail: Tail, tol: float) -> RaceSolution:
         """Find locations and weights in turn; return the solution of the round with the smallest loss."""
@@ -233,7 +227,7 @@ class RaceSearch(NamedTuple):
             if losses[-1] == min(losses):
                 best = RaceSolution(losses[-1], tail, weights, heavy, chosen)
             stalls = len(losses) > 3 and min(losses[-2:]) > _STALLED * min(losses[:-2])
-            if losses[-1] <= 2.0 * tol or stalls or self.work.is_enough():
+            if losses[-1] <= 2.0 * tol or stalls or self.is_enough():
                 break
             tail = moved
         assert best is not None
@@ -251,13 +245,7 @@ class RaceSearch(NamedTuple):
         rejects = rejected > 0
         if rejects:
             targets = np.append(targets, rejected)
-        race = self.race
-        num_drafts = 2
-        if isinstance(race, PairRace):
-            classes = PairRates(tail, nodes, self.able, rejects, race)
-        else:
-            num_drafts = race.num_drafts
-            classes = TimedRates(tail, nodes, self.able, rejects, race)
+        classes = self.race.class_rates(tail, nodes, self.able, rejects)
         if previous:
             old_rates, old = previous
             # The last round may have had other classes.
@@ -269,13 +257,12 @@ class RaceSearch(NamedTuple):
         likely = np.concatenate([tail_drafted, heavy_drafted, [self.drafted.total] * rejects])
 
         def evaluate(log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-            times, _ = choice_plan.quadrature_for_weights(log_weights, num_drafts)
-            self.work.done += times.size * log_weights.size
+            times, _ = choice_plan.quadrature_for_weights(log_weights, self.race.num_drafts)
+            self.work += times.size * log_weights.size
             return classes(log_weights)
 
-        enough = self.work.is_enough
         log_weights, rates = balance(
-            evaluate, targets, not self.inner, tol, start, likely, is_enough=enough
+            evaluate, targets, not self.inner, tol, start, likely, self.is_enough
         )
         chosen = np.zeros(self.heavy.size)
         count = np.count_nonzero(nodes)

@@ -21,32 +21,10 @@ from otmd.kernel import REASSOCIATE, kernel
 from otmd.laws.race.quadrature import POWERS, exponential_series, growth_series, product_of_series
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.verifiers.optimal.choice_plan import Quadrature, quadrature_for_weights
+from otmd.verifiers.optimal.race_tail import NodeValues, Tail
 
 # If it is less likely than this that no winner's clock has rung, the couplings at that time are left out.
 _INAUDIBLE = 1e-200
-
-
-@dataclass(frozen=True, eq=False)
-class TailSums:
-    """Sums over the tail's tokens between G nodes, which ascend from 0, the class that is never chosen.
-
-    A token is of the class of the node below it with probability ``share``. ``moments`` (G − 1, n + 1, R) are
-    Σ share^a q^r over the tokens between two nodes. Tokens that are never chosen have share 1 at the first.
-    """
-
-    nodes: FloatArray
-    moments: FloatArray
-
-
-class NodeValues(NamedTuple):
-    """The probability that a tail token is chosen if its class is the node below it, or the node above it.
-
-    Each is a polynomial in share and q for the tokens between two nodes. The arrays (G − 1, A, R) hold the
-    coefficients of share^a q^r, which are 0 for a ≥ r.
-    """
-
-    below: FloatArray
-    above: FloatArray
 
 
 class RaceWeights(NamedTuple):
@@ -67,7 +45,7 @@ class ClassRates(ABC):
     by ``able_nodes`` (G,) and ``able_heavy`` (M,), and if ``rejects`` that of the rejection.
     """
 
-    tail: TailSums
+    tail: Tail
     able_nodes: BoolArray
     able_heavy: BoolArray
     rejects: bool
@@ -145,6 +123,12 @@ class TimedRace:
     blocked: float
     quadrature: Quadrature
 
+    def class_rates(
+        self, tail: Tail, able_nodes: BoolArray, able_heavy: BoolArray, rejects: bool
+    ) -> "TimedRates":
+        """The rates of the classes, as a function of the weights."""
+        return TimedRates(tail, able_nodes, able_heavy, rejects, self)
+
     def drafted_probs(self, sums: FloatArray) -> DraftedProbs:
         """Probabilities of the drafts, where the tail has the power sums Σ q^r (R,)."""
         moments = np.tile(sums, (1, self.num_drafts + 1, 1))
@@ -164,7 +148,7 @@ class TimedRace:
     ) -> RaceChoice:
         """E[Π ℓ] and its derivatives, for ℓ of the heavy tokens (J, M) and of the classes (J, G).
 
-        ``moments`` (G − 1, n + 1, R) are those of :class:`TailSums`.
+        ``moments`` (G − 1, n + 1, R) are those of :class:`Tail`.
         """
         order = self.num_drafts
         times = self.quadrature.times

@@ -6,7 +6,7 @@ is chosen is a polynomial of its q and its share. Each token moves to the locati
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from otmd.kernel import kernel
 from otmd.laws.race.quadrature import POWERS
 from otmd.probabilities import FloatArray
-from otmd.verifiers.optimal.race_rates import NodeValues, TailSums
 
 # The most moves of a token, each across a node or between two.
 _MOST_MOVES = 20
@@ -30,17 +29,31 @@ _CLOSE = 1e-12
 _CONTRACT = {"contract", "nsz"}
 
 
+class NodeValues(NamedTuple):
+    """The probability that a tail token is chosen if its class is the node below it, or the node above it.
+
+    Each is a polynomial in share and q for the tokens between two nodes. The arrays (G − 1, A, R) hold the
+    coefficients of share^a q^r, which are 0 for a ≥ r.
+    """
+
+    below: FloatArray
+    above: FloatArray
+
+
 @dataclass(frozen=True, eq=False)
-class Tail(TailSums):
+class Tail:
     """T tokens of the tail and their locations among G nodes, which ascend from 0, the class never chosen.
 
     ``rates`` (T,) are q in the unit of the race, ``target`` (T,) is p. No token lies below the node
     ``lowest``. ``inert`` (R,) is Σ q^r of further tokens, which are never chosen. A token is of the class of
     the node ``lower`` with probability ``share``, and otherwise of the next one's. ``mass`` (G,) is q by
     class. ``by_node`` (G,) is p by class: a token's p is divided between its two classes in proportion to
-    P(it is chosen) in each.
+    P(it is chosen) in each. ``moments`` (G − 1, n + 1, R) are Σ share^a q^r over the tokens between two
+    nodes; those that are never chosen have share 1 at the first node.
     """
 
+    nodes: FloatArray
+    moments: FloatArray
     rates: FloatArray
     target: FloatArray
     lowest: int

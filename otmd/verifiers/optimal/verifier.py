@@ -49,8 +49,10 @@ class Optimal(Verifier):
         return random is None or independent or isinstance(random, Race)
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        structure, choice = law.position_structure(), None
-        remaining, random = structure.random_target(target), structure.random
+        structure = law.position_structure()
+        choice = None
+        remaining = structure.random_target(target)
+        random = structure.random
         if isinstance(random, Race):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
@@ -70,9 +72,11 @@ class _PreparedOptimal(ChoosingVerifier):
         Each draft has a clock, and the one whose clock rings first is accepted. All drafts are treated alike,
         so the probability depends only on the number of them that hold the token.
         """
-        plan, more = self.choice, np.arange(slots.num_drafts)
+        plan = self.choice
+        more = np.arange(slots.num_drafts)
         assert isinstance(plan, ChoicePlan)
-        inside, drawn = plan.subset[token], slots.probs[token]
+        inside = plan.subset[token]
+        drawn = slots.probs[token]
         side = plan.inner if inside else plan.outer
         if side is None or drawn == 0.0:
             return np.zeros((more.size, more.size))

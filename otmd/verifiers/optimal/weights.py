@@ -34,15 +34,13 @@ _RARE = 1e-15
 _NEAR_ONE = 1e-9
 # If the rate of a class is below this part of its target, rounds of w ← w P/r precede Newton's method.
 _FAR = 1e-3
-# Steps shorter than this are nearly the same in the weights and in their logarithms.
-_SHORT = 0.1
 _SHORTEST = 1e-12
 # The steepest rise of the objective at the end of a step, relative to its fall at the beginning.
 _OVERSHOOT = 0.3
 _RIDGE = 1e-3
-# Entries of the search's state: rounds, rounds since the search last stalled, scalings still to do, whether
-# a step is being tried, and whether it is a step in the weights themselves.
-_ROUNDS, _SINCE, _LEFT, _TRYING, _BENT = range(5)
+# Entries of the search's state: rounds, rounds since the search last stalled, scalings still to do, and
+# whether a step is being tried.
+_ROUNDS, _SINCE, _LEFT, _TRYING = range(4)
 
 
 class WeightSearch(NamedTuple):
@@ -116,7 +114,7 @@ def begin_search(targets, likely, capped, tol, log_weights):
         counts[g] = g == largest or targets[g] * size > min(0.01 * tol, targets[largest])
         faint[g] = max(_ROUNDING * targets[g], 1e-4 * min(tol, 1e-6))
     has_likely = likely.size > 0
-    state = np.zeros(5, np.int64)
+    state = np.zeros(4, np.int64)
     state[_LEFT] = 1 if has_likely and capped else 0
     if has_likely and not capped:
         for g in range(size):
@@ -210,16 +208,14 @@ def _begin_round(search, log_weights, rates, coupling):
     copy_numbers(log_weights, search.before)
     copy_numbers(rates, search.rates)
     search.scale[0] = min(1.0, _LONGEST_STEP / longest)
-    # First a step in the weights, which goes far; then one in their logarithms; then shorter ones.
     state[_TRYING] = True
-    state[_BENT] = longest > _SHORT
     _take_step(search, log_weights)
     return True
 
 
 @kernel()
 def _judge(search, log_weights, rates):
-    """Keep a step that does not pass the minimum, else try another; return whether none is left to try."""
+    """Keep a step that does not pass the minimum, else try a shorter one; return whether none is left."""
     state = search.state
     scale = search.scale
     before = after = longest = 0.0
@@ -231,30 +227,20 @@ def _judge(search, log_weights, rates):
     if before < 0.0 and after <= -_OVERSHOOT * before:
         state[_TRYING] = False
         return False
-    if not state[_BENT]:
-        if scale[0] * longest <= _SHORTEST:
-            return True
-        # Where the slope along the chord would vanish if it were linear.
-        secant = before / (before - after) if before < after else 0.5
-        scale[0] *= min(max(secant, 0.1), 0.7)
-    state[_BENT] = False
+    if scale[0] * longest <= _SHORTEST:
+        return True
+    # Where the slope along the chord would vanish if it were linear.
+    secant = before / (before - after) if before < after else 0.5
+    scale[0] *= min(max(secant, 0.1), 0.7)
     _take_step(search, log_weights)
     return False
 
 
 @kernel()
 def _take_step(search, log_weights):
-    """Move to the end of the step. The rate of a small weight is nearly linear in the weight itself."""
+    """Move to the end of the step."""
     for g in range(log_weights.size):
-        step = search.scale[0] * search.step[g]
-        if search.state[_BENT]:
-            full_step = search.step[g]
-            step = (
-                np.log1p(max(full_step, -0.9999))
-                if full_step < 0.0
-                else min(full_step, _LONGEST_STEP)
-            )
-        log_weights[g] = search.before[g] + step
+        log_weights[g] = search.before[g] + search.scale[0] * search.step[g]
     allow_weights(log_weights, search.counts, search.largest, search.capped)
 
 

@@ -1,8 +1,7 @@
-"""Loop-by-loop twins of weights and clocks, and of what a choice among drafts accepts."""
+"""Loop-by-loop twins: the split of tokens between nodes, and the choice among drafts by clocks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 
@@ -42,45 +41,6 @@ def clock_choice_probs(
             if weights[g]:
                 probs[i] += prob * weights[g] / total
     return probs
-
-
-def race_product(law: Law, silent: Probs) -> Number:
-    """E[Π ℓ over the drafts], ℓ a number for each token."""
-    return sum(mass * math.prod(silent[y] for y in tokens) for tokens, mass in law.items())
-
-
-def race_slopes(law: Law, silent: Probs) -> list[Number]:
-    """Its derivative by the ℓ of each token: the same sum over the other drafts of its tuples."""
-    slopes: list[Number] = [0] * len(silent)
-    for tokens, mass in law.items():
-        for y in tokens:
-            slopes[y] += mass * math.prod(silent[z] for z in tokens if z != y)
-    return slopes
-
-
-def arrivals(
-    rates: Probs, silent: Probs, time: float, count: Probs, last: Probs
-) -> tuple[list[float], list[float]]:
-    """Multiply tokens onto two series at one time, by trying every set of those that have arrived.
-
-    The first counts arrivals before the time, the second the others before one at the time itself; every
-    arrival is multiplied by the token's ℓ.
-    """
-    order, size = len(count), len(rates)
-    counted, ended = [0.0] * order, [0.0] * order
-    for came in product((False, True), repeat=size):
-        number = sum(came)
-        prob = 1.0
-        for rate, ell, arrived in zip(rates, silent, came, strict=True):
-            prob *= -math.expm1(-rate * time) * ell if arrived else math.exp(-rate * time)
-        # One of the absent arrives at this very time.
-        rings = sum(
-            r * ell for r, ell, arrived in zip(rates, silent, came, strict=True) if not arrived
-        )
-        for m in range(order - number):
-            counted[m + number] += prob * count[m]
-            ended[m + number] += prob * (last[m] + rings * count[m])
-    return counted, ended
 
 
 def race_choice_rates(

@@ -12,7 +12,6 @@ import otmd
 from otmd.curve._kernels import ratios_of
 from otmd.curve.blocks import BlockedCurve
 from otmd.laws import Slots
-from otmd.optimum.stratified_cut import corner
 from otmd.verifiers.optimal import plan_independent
 from otmd.verifiers.optimal.choice_plan import (
     CutCurve,
@@ -51,13 +50,10 @@ def curve_of(pair: Pair) -> tuple[CutCurve, Array]:
     return cut_curve(blocked, cut.size), ratios_of(p, q, np.arange(p.size))
 
 
-def nodes_between(
-    curve: CutCurve, n: int, ends: tuple[int, int], tol: float, linear: bool = False
-) -> Array:
+def nodes_between(curve: CutCurve, n: int, ends: tuple[int, int], tol: float) -> Array:
     """Indices of the nodes that are chosen from one edge to another."""
     least = float((curve.target_before - curve.contained).min())
-    copies = np.array([1 if linear else n])
-    return choose_nodes([curve], [ends], copies, least, tol, linear)[0]
+    return choose_nodes([curve], [ends], np.array([n]), least, tol)[0]
 
 
 def sides(pair: Pair, tol: float) -> list[tuple[Array, Array, float, float, float]]:
@@ -85,34 +81,6 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
             expected = target + np.append(0.0, (mass * nodes).cumsum())
             drafted = draft + np.append(0.0, mass.cumsum())
             assert (expected - drafted ** pair[2]).min() >= value - tol - ROUNDING, number
-
-
-def naive_nodes(curve: CutCurve, n: int, ends: tuple[int, int], tol: float) -> list[int]:
-    """Nodes from the first edge to the last: every span with a corner that is too low is halved."""
-    edges, p, q = curve.edges, curve.target_before, curve.draft_before
-    first, last = ends
-    if last - first <= 1:
-        return sorted({first, last})
-    target, draft = corner(edges, p, q, first, last)
-    g = draft**n if n else float(np.interp(draft, q, curve.contained))
-    if target - g >= min((p - curve.contained).tolist()) - tol:
-        return [first, last]
-    middle = 0.5 * (edges[first] + edges[last])
-    m = min(max(sum(edge < middle for edge in edges.tolist()), first + 1), last - 1)
-    halves = [(first, m), (m, last)]
-    return sorted({k for half in halves for k in naive_nodes(curve, n, half, tol)})
-
-
-@pytest.mark.parametrize("linear", [True, False])
-def test_nodes_are_those_of_every_low_corner(linear: bool) -> None:
-    for number, pair in enumerate(PAIRS[::3]):
-        curve, _ = curve_of(pair)
-        counts, tol = (0 if linear else pair[2]), 10.0 ** -(3 + number % 8)
-        for ends in ((0, curve.cut), (curve.cut, curve.single.size - 1)):
-            if ends[0] > ends[1]:
-                continue
-            nodes = nodes_between(curve, counts, ends, tol, linear)
-            assert nodes.tolist() == naive_nodes(curve, counts, ends, tol), number
 
 
 def test_masses_are_split_as_every_token_is() -> None:

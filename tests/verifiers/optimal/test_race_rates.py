@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 
 import choice_twins
 import numpy as np
@@ -26,57 +24,6 @@ def tail_at(ratios: Array, rates: Array, nodes: Array, inert: Array, n: int) -> 
     """A tail of tokens with these p/q."""
     tail = Tail.at_ratios(rates, rates * ratios, ratios, nodes, 0, inert)
     return tail.moved(ratio_values(nodes, n, 1.0))[0]
-
-
-def at_times(rates: Array, times: Array, steps: Array, n: int, silent: Array) -> float:
-    """E[Π ℓ; the n-th arrival is at one of these times], as a sum over every set of tokens."""
-    start = [1.0] + [0.0] * (n - 1), [0.0] * n
-    ended = [
-        choice_twins.arrivals(rates.tolist(), silent.tolist(), t, *start)[1][-1] for t in times
-    ]
-    return float(steps @ ended)
-
-
-def ends_of(silent: Array) -> list[tuple[Array, Array]]:
-    """ℓ with that of each token set to 1, and to 0: the expectation is linear in it."""
-    tokens = np.eye(silent.size, dtype=bool)
-    return [(np.where(token, 1.0, silent), np.where(token, 0.0, silent)) for token in tokens]
-
-
-@pytest.mark.parametrize("n", [2, 3, 4])
-@pytest.mark.parametrize("blocked", [0.0, 0.8])
-def test_every_split_into_heavy_tokens_and_a_tail(n: int, blocked: float) -> None:
-    """The race at single times agrees with the twin, which multiplies the tail's tokens one by one as well.
-
-    q·t stays below 1/5. Nearer to 1/2 the powers that are left out could be seen, but not in a whole race.
-    """
-    for number, split in enumerate(product((False, True), repeat=5)):
-        rng = np.random.default_rng([43, n, number])
-        heavy = np.array(split)
-        rates = rng.uniform(0.0, 0.2, 5) * np.where(heavy, 20.0, 1.0)
-        nodes = np.vstack([rng.random((2, 3)), rng.integers(0, 2, (2, 3)).astype(float)])
-        ratios = rng.uniform(0.0, 1.5, (~heavy).sum())
-        tail = tail_at(ratios, rates[~heavy], NODES, np.zeros(POWERS), n)
-        silent = rng.random((4, 5))
-        above = nodes[:, tail.lower + 1]
-        silent[:, ~heavy] = above + tail.share * (nodes[:, tail.lower] - above)
-        times, steps = np.array([0.02, 0.4, 1.0]), rng.random(3)
-        race = TimedRace(n, rates[heavy], blocked, Quadrature(times, steps))
-        choice = race.choice(silent[:, heavy], nodes, tail.moments)
-        for j, ells in enumerate(silent):
-            expected = partial(at_times, rates, times, steps * np.exp(-blocked * times), n)
-            slopes = [expected(high) - expected(low) for high, low in ends_of(ells)]
-            powers = (
-                silent[j, ~heavy] ** np.arange(n)[:, None],
-                rates[~heavy] ** np.arange(POWERS)[:, None],
-            )
-            of_tail = np.einsum("mr,mt,rt->t", choice.tail[..., j], *powers)
-            assert choice.expected[j] == pytest.approx(expected(ells), abs=ROUNDING)
-            np.testing.assert_allclose(choice.heavy[j], np.array(slopes)[heavy], atol=ROUNDING)
-            np.testing.assert_allclose(of_tail, np.array(slopes)[~heavy], atol=ROUNDING)
-
-
-# ---------------------------------------------------------------- whole races
 
 
 @dataclass(frozen=True)
