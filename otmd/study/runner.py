@@ -78,7 +78,9 @@ def compute_parts(
     bar: Bar,
 ) -> dict[str, pl.DataFrame]:
     """Add the missing parts to ``tables`` and to the store, which the caller holds, and return them all."""
-    with progress_bar(bar.label, bar.total, bar.shown) as update:
+    with progress_bar(bar.label, bar.total, bar.shown) as update, warnings.catch_warnings():
+        # An error here stops the workers, and joblib warns of that.
+        warnings.filterwarnings("ignore", module="joblib")
         done = sum(map(bar.size, tables.values()))
         update(done, "")
         # The generator is closed here, since the garbage collector would swallow an interrupt.
@@ -103,19 +105,17 @@ def run_jobs(
 ) -> Generator[Any, None, None]:
     """Yield the function's result for each job as it finishes, in any order.
 
-    Jobs are drawn as workers become free. One worker is this process, unless another backend of joblib is
-    configured. RuntimeError for a worker process that ends before its work does.
+    Jobs are drawn as workers become free. One worker is this process. RuntimeError for a worker process that
+    ends before its work does.
     """
-    backend, _ = joblib.parallel.get_active_backend()
-    is_configured = type(backend).__name__ != "LokyBackend"
-    if workers == 1 and not is_configured:
+    if workers == 1:
         yield from map(function, jobs)
         return
+    backend, _ = joblib.parallel.get_active_backend()
+    is_configured = type(backend).__name__ != "LokyBackend"
     calls = (joblib.delayed(function)(job) for job in jobs)
     options: Any = {"batch_size": 1, "return_as": "generator_unordered"}
-    with nullcontext() if is_configured else _processes(), warnings.catch_warnings():
-        # An error here stops the workers, and joblib warns of that.
-        warnings.filterwarnings("ignore", module="joblib")
+    with nullcontext() if is_configured else _processes():
         try:
             # Without memory maps: kernels would be compiled anew for arrays that are only read.
             yield from joblib.Parallel(workers, max_nbytes=None, **options)(calls)
