@@ -28,13 +28,14 @@ PACKAGES = ("otmd", "numpy", "scipy", "numba", "polars")
 Task = dict[str, Any]
 
 
-def parser(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.ArgumentParser:
-    """Options of the module ``name``, one for each default, whose type it has; True and False are flags.
+def options(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.Namespace:
+    """Read the options of the module ``name``, one for each default, whose type it has; False is a flag.
 
     A tuple is the default of an option with several values, None that of a path.
     """
-    made = argparse.ArgumentParser(
-        prog=f"python -m experiments {_stem(name)}",
+    script = name.rpartition(".")[2]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m experiments {script}",
         description=sys.modules[name].__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Defaults: " + json.dumps(defaults, default=str, ensure_ascii=False),
@@ -42,23 +43,14 @@ def parser(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.Arg
     for option, default in defaults.items():
         flag = f"--{option.replace('_', '-')}"
         if isinstance(default, bool):
-            made.add_argument(flag, action="store_true")
+            parser.add_argument(flag, action="store_true")
         elif isinstance(default, tuple):
-            made.add_argument(flag, type=type(default[0]), nargs="+", default=list(default))
+            parser.add_argument(flag, type=type(default[0]), nargs="+", default=list(default))
         else:
             kind = Path if default is None else type(default)
-            made.add_argument(flag, type=kind, default=default)
-    made.set_defaults(command=shlex.join(["python", "-m", "experiments", _stem(name), *arguments]))
-    return made
-
-
-def options(name: str, arguments: Sequence[str], **defaults: Any) -> Namespace:
-    """Read the options of the module ``name``; see :func:`parser`."""
-    return parser(name, arguments, **defaults).parse_args(arguments)
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[2]
+            parser.add_argument(flag, type=kind, default=default)
+    parser.set_defaults(command=shlex.join(["python", "-m", "experiments", script, *arguments]))
+    return parser.parse_args(arguments)
 
 
 def run(
@@ -87,7 +79,7 @@ def run(
     summarise : callable, optional
         From the table to what is saved and returned; the table itself is saved as ``NAME_prompts.parquet``.
     **defaults
-        More options; see :func:`parser`. ``output`` is where the table goes.
+        More options, as for :func:`options`. ``output`` is where the table goes.
     """
     name = function.__module__
     script = Path(sys.modules[name].__file__ or "")

@@ -93,11 +93,6 @@ def load_pair(target: str, draft: str) -> Pair:
     return Pair(model, drafting)
 
 
-def after_text(model: Draft, tokens: Sequence[int]) -> Continuations:
-    """A model's distributions after a text and after texts that continue it."""
-    return continuations(model, tokens)
-
-
 def after_prompt(model: Draft, target: LanguageModel, prompt: Prompt) -> Continuations:
     """A model's distributions after a prompt and after texts that continue it."""
     return continuations(model, prompt_tokens(target.tokenizer, prompt))

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from otmd.study import load_results, summarise
 from otmd.study.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import (
+    COUNTS,
     LOOKS,
     PAIR,
     PAIRS,
@@ -162,7 +163,6 @@ LAWS = {
     "α*, 2 then without": ("top 2, rest without", Mark("#0072B2", "s")),
     "greedy": ("top 3, one random (greedy)", Mark("#CC79A7", "^")),
 }
-COUNTS = {2: Mark("#0072B2", "o"), 3: Mark("#E69F00", "s"), 4: Mark("#009E73", "D")}
 
 
 def misstated(positions: pl.DataFrame) -> pl.DataFrame:

@@ -54,6 +54,9 @@ LOOKS = {
 }
 """Look of the choices of :data:`CHOICES`."""
 
+COUNTS = {2: Mark("#0072B2", "o"), 3: Mark("#E69F00", "s"), 4: Mark("#009E73", "D")}
+"""Look of numbers of drafts."""
+
 
 def read(name: str | Path, columns: Iterable[str] = ()) -> pl.DataFrame:
     """Read a table of results, by its name or path; ValueError if it lacks one of the columns."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from otmd.study.style import FAINT, INK, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
-from paper_figures.common import LABEL_HEIGHT, grid, headline, read, spread, thread
+from paper_figures.common import COUNTS, LABEL_HEIGHT, grid, headline, read, spread, thread
 
 FONT: dict[str, Any] = {"fontsize": 6.5}
 TIGHT: dict[str, Any] = {**FONT, "linespacing": 1.0}
@@ -257,9 +257,6 @@ def _solver_axes(axes: Axes) -> None:
     ticks = (4, 10, 100, 1000)
     axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.5)
     axes.set_xticks([], minor=True)
-
-
-COUNTS = {2: Mark("#0072B2", "o"), 3: Mark("#E69F00", "s"), 4: Mark("#009E73", "D")}
 
 
 def resolution_grid(results: Path) -> Figure:

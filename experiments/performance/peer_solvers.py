@@ -105,7 +105,7 @@ def program_bytes(form: str, num_drafts: int, size: int) -> int:
 def ready_pot(p: Floats, q: Floats, _: int) -> Run:
     """α* of two drafts by POT on the full coupling, pairs with equal tokens merged."""
     try:
-        import ot
+        import ot  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("POT is not installed, and not compared: `pip install pot`") from error
 

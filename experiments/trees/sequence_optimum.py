@@ -24,7 +24,7 @@ import polars as pl
 import otmd
 from experiments.estimates import summarise
 from experiments.runner import markdown, require
-from experiments.texts import Pair, Prefix, Text, after_text, along_texts, run_prompts
+from experiments.texts import Pair, Prefix, Text, along_texts, continuations, run_prompts
 from otmd.probabilities import FloatArray
 from otmd.transport import SolverError
 from otmd.trees import (
@@ -163,7 +163,7 @@ def measure(
     """Tokens a step at positions spread evenly over a text, for every size, law and rule."""
     step = otmd.Processing(text.temperature)
     size = pair.target.token_count
-    models = [after_text(model, text.before) for model in (pair.target, pair.draft)]
+    models = [continuations(model, text.before) for model in (pair.target, pair.draft)]
     count = min(positions, len(text.tokens))
     read = 0
     for position in np.linspace(0, len(text.tokens) - 1, count).astype(int).tolist():

@@ -13,6 +13,8 @@ import otmd
 from otmd.probabilities import FloatArray
 from otmd.study.planning import reached_by_block, step_begins
 
+OPTIMAL = otmd.Optimal()
+
 
 def emission_and_rate(
     verifier: otmd.Verifier,
@@ -33,9 +35,6 @@ def emission_and_rate(
     if verifier is OPTIMAL:
         return emission, float(otmd.optimal_acceptance(target, law).rate)
     return emission, float(verifier.acceptance_rate(target, law))
-
-
-OPTIMAL = otmd.Optimal()
 
 
 def paths_emission(
