@@ -86,8 +86,8 @@ def level_rates(evidence: Evidence, rule: str) -> FloatArray:
     if choice.budget:
         # Levels have no rate of their own.
         return np.full((len(evidence.texts), DEPTH, 2), np.nan)
-    column = evidence.columns[rule, choice.variant, choice.draft_temperature]
-    of_prompts = [[np.minimum(rates, 1.0) for rates in column[n]] for n in choice.shape]
+    probs = evidence.levels[rule, choice.variant, choice.draft_temperature].probs
+    of_prompts = [[np.minimum(rates, 1.0) for rates in probs[n]] for n in choice.shape]
     sums = np.array([[(rates.sum(), rates.size) for rates in level] for level in of_prompts])
     return sums.swapaxes(0, 1)
 

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
     from otmd.probabilities import Processing
     from otmd.trees import TreeLaw, TreeVerifier
 
-PATH_RULES = {"block-verification": "BlockVerification", "traversal": "Traversal"}
-RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *PATH_RULES)
+TREE_RULES = {
+    "block-verification": "BlockVerification",
+    "traversal": "Traversal",
+    "subtree": "SubtreeVerification",
+    "layer": "LayerVerification",
+    "greedy-multi-path": "GreedyMultiPath",
+}
+RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *TREE_RULES)
 DEFAULT_DEPTH = 4
 DEFAULT_MOST_LIKELY = 12
 # The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
@@ -247,8 +253,8 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
     if chosen not in RULES:
         raise UsageError(f"--rule: got {chosen!r}, expected one of {', '.join(RULES)}")
-    if chosen in PATH_RULES:
-        rule = getattr(trees, PATH_RULES[chosen])()
+    if chosen in TREE_RULES:
+        rule = getattr(trees, TREE_RULES[chosen])()
     else:
         rule = trees.TokenLevel(o.VERIFIERS[chosen].load()())
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)

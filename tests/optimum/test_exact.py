@@ -131,7 +131,6 @@ HALVES = ["1/2", "1/2"]
         ({"law": lambda q, n: exact.Joint({(0, 1): 1, (0,): 0})}, ["table", "(0,)"]),
         ({"law": lambda q, n: exact.Joint({(0, 1): "1/2"})}, ["table", "exactly 1"]),
     ],
-    ids=str,
 )
 def test_bad_input(changes: dict, words: list[str]) -> None:
     given = {"p": HALVES, "q": HALVES, "n": 2, "law": exact.WithReplacement, **changes}
