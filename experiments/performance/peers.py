@@ -184,7 +184,7 @@ def main(arguments: list[str]) -> pl.DataFrame:
     """Measure, print the tables, write the rows and return them."""
     defaults: dict[str, Any] = {"output": RESULTS / "peers.parquet", "rounds": 9, "quick": False}
     chosen = options(__name__, arguments, **defaults, time_limit=3.0)
-    sizes = [4, 8, 300] if chosen.quick else sorted(SIZES)
+    sizes = [4, 8, 150] if chosen.quick else sorted(SIZES)
     table = measure(sizes, chosen.rounds, chosen.time_limit)
     memory = measure_memory(min(LARGE, sizes[-1]))
     print_tables(table, memory)

@@ -28,6 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_tables_have_every_program(results):
     table = pl.read_parquet(results)
     assert "| compact | merged | 16 |" in lp_scaling.comparison_of_forms(table)
@@ -35,6 +36,7 @@ def test_the_tables_have_every_program(results):
     assert "Thomas & Pal, other hardware" in lp_scaling.real_distributions(table)
 
 
+@pytest.mark.slow
 def test_every_case_is_solved_measured_and_certified(results):
     rows = pl.read_parquet(results).filter(pl.col("status").is_not_null())
     assert rows.height == 3 * 2 + 3 * 2
@@ -76,6 +78,7 @@ def test_the_most_likely_tokens_are_kept_and_renormalised(tmp_path):
     assert np.abs(drafted - [1 / 4, 3 / 4]).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_line_for_each_solver(results):
     figure = cost.lp_scaling(results)
     lines = [line.get_xdata() for line in figure.axes[0].get_lines()]

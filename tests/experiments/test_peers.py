@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,12 +23,18 @@ from experiments.performance.peer_solvers import (
 from paper_figures import cost
 
 LONG = 3600.0
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("peers") / "peers.parquet"
-    peers.main(["--quick", "--output", str(path), "--rounds", "1", "--time-limit", "0.5"])
+    # In a process of its own, which the alarm of the time limit may interrupt anywhere.
+    command = [sys.executable, "-m", "experiments", "peers", "--quick", "--output", str(path)]
+    command += ["--rounds", "1", "--time-limit", "0.5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "| α* | with | 2 | otmd |" in done.stdout
     return path
 
 
@@ -40,10 +47,12 @@ def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
 
 
+@pytest.mark.slow
 def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     solved = rows.filter(pl.col("status") == "solved")
     assert (solved["seconds"] > 0).all()
-    assert set(solved["size"]) == {4, 8, 300}
+    assert solved["time_limit"].unique().to_list() == [0.5]
+    assert set(solved["size"]) == {4, 8, 150}
     rates = solved.filter(pl.col("task") != "sort")
     assert rates["answer"].is_not_null().all()
     loose = ["torch chain", "torch, ONE verification", "Global Resolution"]
@@ -54,7 +63,7 @@ def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     assert rates.filter(name="Global Resolution")["difference"].abs().max() > 1e-3
 
 
-def test_giving_up_lasts(rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_giving_up_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     # Half a second may be too short for this solver on a busy machine: here nobody gives up for time.
     flow = [
         peer
@@ -66,7 +75,6 @@ def test_giving_up_lasts(rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch) ->
     table = peers.measure([4, 8, 300, 301], rounds=1, limit=LONG).filter(name="networkx max-flow")
     assert table["status"].to_list() == ["solved", "solved", "memory limit", "memory limit"]
     assert table["note"].to_list() == ["", "", "", "not tried"]
-    assert rows.filter(pl.col("status") == "solved")["time_limit"].unique().to_list() == [0.5]
 
 
 def test_a_slow_call_is_stopped_and_not_tried_at_larger_sizes(
@@ -96,12 +104,14 @@ def test_the_scan_of_prefixes_finds_the_optimum(law: str, n: int) -> None:
         assert scan_prefixes(law, n, p, q) == pytest.approx(best, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_memory_is_measured_of_every_verifier(rows: pl.DataFrame) -> None:
     memory = rows.filter(name="otmd, memory")
     assert {"α*", "RecursiveRejection", "KSequential", "SpecHub", "Optimal"} <= set(memory["task"])
     assert (memory["vectors"] >= 1).all()
 
 
+@pytest.mark.slow
 def test_the_figure_shows_the_measured_times(results: Path, rows: pl.DataFrame) -> None:
     figure = cost.peers(results)
     drawn = [tuple(line.get_ydata()) for line in figure.axes[0].get_lines()]
