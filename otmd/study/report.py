@@ -298,7 +298,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     parts = drawn.partition_by("law", *PROCESSING, as_dict=True)
     counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
     looks = style.marks(in_order(set(drawn["verifier"]), VERIFIER_ORDER))
-    figure = Figure(figsize=(style.TWO_COLUMNS, 0.75 + 1.55 * len(steps)), layout="constrained")
+    figure = Figure(figsize=(style.TWO_COLUMNS, 0.75 + 1.65 * len(steps)), layout="constrained")
     widths = [max(len(counts[law]), 1.7) for law in laws]
     shared: dict[str, Any] = {"squeeze": False, "sharey": True, "sharex": "col"}
     panels: Any = figure.subplots(len(steps), len(laws), **shared, width_ratios=widths)

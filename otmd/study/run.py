@@ -32,7 +32,7 @@ from otmd.study.rows import (
     position_rows,
     process,
 )
-from otmd.study.runner import Bar, finish_run
+from otmd.study.runner import Bar, finish_run, frame
 
 RESULTS = "results.parquet"
 LAYOUT = Layout(
@@ -205,7 +205,7 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
                 raise ValueError(f"dataset: {where}: {error}") from error
             common = key | asdict(step)
             rows += [common | row for row in rated]
-    return pl.DataFrame(rows, schema=SCHEMA)
+    return frame(rows, schema=SCHEMA)
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:

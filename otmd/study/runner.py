@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -92,6 +92,24 @@ def compute_parts(
                 done += bar.size(table)
                 update(done, "")
     return tables
+
+
+def frame(rows: Sequence[Any], **options: Any) -> pl.DataFrame:
+    """Make a data frame of rows; Ctrl-C waits for it.
+
+    Polars loses an interrupt that comes in between, and fails with another error.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return pl.DataFrame(rows, **options)
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        table = pl.DataFrame(rows, **options)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupts:
+        raise KeyboardInterrupt
+    return table
 
 
 def _compiled(work: Work[Job], job: tuple[str, Job]) -> tuple[str, pl.DataFrame]:

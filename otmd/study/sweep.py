@@ -23,7 +23,7 @@ from otmd import __version__
 from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.runner import Bar, compute_parts
+from otmd.study.runner import Bar, compute_parts, frame
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
@@ -175,4 +175,4 @@ def _rows(function: Callable[..., Rows], seed: int, task: tuple[str, Parameters]
     both = {name for row in rows for name in row} & {"task", *parameters}
     if both:
         raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
-    return pl.DataFrame([{"task": key, **parameters, **row} for row in rows])
+    return frame([{"task": key, **parameters, **row} for row in rows])

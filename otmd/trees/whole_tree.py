@@ -125,7 +125,7 @@ class Layer:
         drafted = [(i, node) for i, prefix in enumerate(scores) if (node := tree.node(prefix))]
         self.left, self._missed, self._sweep = targets, 1.0, None
         if drafted:
-            slots, self._slot, self._pair = _slots_of_nodes(drafted, self._vocab_size)
+            slots, self._slot, self._pair = _slots_of_nodes(drafted, len(scores), self._vocab_size)
             self._sweep = sweep_pairs(targets.ravel(), slots)
             self.left = self._sweep.left.reshape(targets.shape)
             self._missed = self._sweep.missed
@@ -171,7 +171,7 @@ class Layer:
 
 
 def _slots_of_nodes(
-    drafted: list[tuple[int, Node]], vocab_size: int
+    drafted: list[tuple[int, Node]], num_nodes: int, vocab_size: int
 ) -> tuple[Slots, IntArray, IntArray]:
     """The slots of several nodes, and for each draft its slot and its pair.
 
@@ -199,8 +199,7 @@ def _slots_of_nodes(
             pair.append(i * vocab_size + node.tokens[~certain])
             num_slots += random.num_drafts
             disjoint &= random.disjoint
-    size = (max(i for i, _ in drafted) + 1) * vocab_size
-    slots = Slots.joined(rows, size, disjoint)
+    slots = Slots.joined(rows, num_nodes * vocab_size, disjoint)
     return slots, np.concatenate(slot), np.concatenate(pair)
 
 

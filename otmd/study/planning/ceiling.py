@@ -15,6 +15,7 @@ from otmd.probabilities import FloatArray, Processing
 from otmd.study.planning.texts import Text, halves
 from otmd.study.planning.token_table import RATES_EVERY, Settings
 from otmd.study.rows import process
+from otmd.study.runner import frame
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
@@ -61,7 +62,7 @@ def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.
                 bounds = proportional(p, q, counts), newsvendor(p, q, ratios, counts)
                 key = i, index, step.temperature
                 rows += [(*key, *values) for values in zip(counts, *bounds, strict=True)]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    return frame(rows, schema=SCHEMA, orient="row")
 
 
 def _pair(

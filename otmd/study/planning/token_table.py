@@ -21,7 +21,7 @@ from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.texts import Text
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
-from otmd.study.runner import Bar, finish_run
+from otmd.study.runner import Bar, finish_run, frame
 
 LAYOUT = Layout(
     read_parquet,
@@ -148,7 +148,7 @@ def text_table(settings: Settings, job: Job) -> pl.DataFrame:
                         row["rate"] = round(float(0.5 * (low + high)), 12)
                         row["optimal"] = round(float(optimal_acceptance(p, law).rate), 12)
                     rows.append(at | {"draft_temperature": step.temperature} | row)
-    return pl.DataFrame(rows, schema=SCHEMA)
+    return frame(rows, schema=SCHEMA)
 
 
 @contextmanager

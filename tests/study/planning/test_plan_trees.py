@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reference as naive
 from planning.test_make_plan import write_texts
+from sweep_twin import order_of, swept
 
 import otmd
 from otmd.models import open_dataset
@@ -172,8 +173,8 @@ WITH_REPLACEMENT = {
     "K-SEQ": (otmd.KSequential(), naive.k_seq),
     "preference": (
         otmd.Preference(),
-        lambda p, q, n: naive.preference(
-            p, [q] * n, next(naive.default_preferences(p, [q] * n, by_strata=False))
+        lambda p, q, n: swept(
+            p, [q] * n, order_of(np.array(p), otmd.WithReplacement(np.array(q), n))
         ),
     ),
     # There is no twin of its choice among drafts; that it is optimal and lossless is tested elsewhere.
@@ -190,12 +191,12 @@ def as_it_runs(verifier: otmd.Verifier, p, q, count: int):
 
 
 def test_copies_of_many_tokens() -> None:
-    """The preference rule forms groups of tokens; with the order given, it takes them one by one."""
+    """The preference rule takes cells of pairs; with the order given, it takes them one by one."""
     rng = np.random.default_rng(5)
     p, q = rng.dirichlet(np.full(1500, 0.05), 2) + 1e-9
     p, q = p / p.sum(), q / q.sum()
     law = otmd.WithReplacement(q, 3)
-    order = np.argsort(otmd.Preference().prepare(p, law).choice.preferred(np.arange(1500))[0])
+    order = np.array(order_of(p, law))
     one_by_one = otmd.Preference(lambda *_: order)
     for token in np.argsort(-p)[:12].tolist() + np.argsort(-q)[:12].tolist():
         found = emission_probs(otmd.Preference(), p, law, token)
