@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
-from math import comb
+from math import comb, exp, log, log1p
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from otmd.probabilities import IntArray, validate_count
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.efficiency import BlockEfficiency
 
+# P(a node is drafted in a state)/M(u), by state: a ratio, since both get too small for a float64.
 States = dict[Hashable, float]
 
 
@@ -79,10 +80,9 @@ def _below(context: Context, prefix: Prefix, states: States, mass: float, share:
     target = context.target(prefix)
     for token in np.flatnonzero(target).tolist():
         after = _states_after(context, prefix, states, token)
-        drafted = sum(after.values())
-        if drafted > 0.0:
+        child_share = min(share, sum(after.values()))
+        if child_share > 0.0:
             child_mass = mass * float(target[token])
-            child_share = min(share, drafted / child_mass)
             total += child_mass * child_share
             total += _below(context, (*prefix, token), after, child_mass, child_share)
     return total
@@ -91,25 +91,25 @@ def _below(context: Context, prefix: Prefix, states: States, mass: float, share:
 def _along(context: Context, states: States, rng: np.random.Generator) -> float:
     """1 + Σ_k min(1, min π/M) along a text that the target draws."""
     prefix: Prefix = ()
-    mass, share, total = 1.0, 1.0, 1.0
+    share, total = 1.0, 1.0
     while states and len(prefix) < context.law.depth:
         target = context.target(prefix)
         token = int(draw_tokens(target, rng, 1)[0])
         states = _states_after(context, prefix, states, token)
-        mass *= float(target[token])
-        share = min(share, sum(states.values()) / mass)
+        share = min(share, sum(states.values()))
         total += share
         prefix = (*prefix, token)
     return total
 
 
 def _states_after(context: Context, prefix: Prefix, states: States, token: int) -> States:
-    """The states of the node below a token, each with the probability that the node is drafted so."""
+    """The states of the node below a token that the target may emit, each with its π/M."""
     after: dict[Hashable, float] = defaultdict(float)
+    target = float(context.target(prefix)[token])
     for state, reached in states.items():
         law = context.node_law(prefix, state)
         for draft_tokens, prob in _drafts_with(law, token) if law is not None else ():
-            after[context.law.child(state, draft_tokens, token)] += reached * prob
+            after[context.law.child(state, draft_tokens, token)] += reached * prob / target
     return after
 
 
@@ -135,7 +135,11 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
             draft_tokens = np.full(n, -1)
             draft_tokens[i : i + 1 + more] = token
             before = (1.0 - q) ** i if slots.is_single else 1.0
-            yield (
-                draft_tokens,
-                before * comb(later, more) * q ** (1 + more) * (1.0 - q) ** (later - more),
-            )
+            yield draft_tokens, before * q * _binomial(later, more, q)
+
+
+def _binomial(n: int, k: int, q: float) -> float:
+    """P(k of n independent events happen), each of probability q > 0."""
+    if n < 1000 or q == 1.0:
+        return q**k * (1.0 - q) ** (n - k) * (comb(n, k) if n < 1000 else 1)
+    return exp(log(comb(n, k)) + k * log(q) + (n - k) * log1p(-q))

@@ -9,6 +9,7 @@ from otmd.trees.laws import IIDPaths
 from otmd.trees.random_choices import RandomChoices
 from otmd.trees.verifiers import TreeVerifier, leftover, stopping_prob
 from otmd.verifiers import UnsupportedLaw
+from otmd.verifiers.prepared import accept_prob
 
 
 class GreedyMultiPath(TreeVerifier):
@@ -28,7 +29,7 @@ class GreedyMultiPath(TreeVerifier):
         reached = [1.0]
         for i, draft in enumerate(drafts):
             target = context.target(path[:i])
-            reached.append(min(reached[i] * float(target[path[i]] / draft[path[i]]), 1.0))
+            reached.append(float(accept_prob(reached[i] * target[path[i]], draft[path[i]])))
         target, stop = context.target(path), reached[-1]
         while path and not choices.accepts(stop):
             path = path[:-1]
@@ -45,7 +46,7 @@ def _picked_path(context: Context, tree: DraftTree) -> tuple[Prefix, list[FloatA
         raise UnsupportedLaw(f"GreedyMultiPath: got {law!r}, expected IIDPaths")
     path: Prefix = ()
     drafts = []
-    # P(a path ranks below the prefix), and P(it has the prefix).
+    # P(a path ranks below the prefix | it does not rank above it), and P(it has the prefix | the same).
     below, equal = 0.0, 1.0
     while (node := tree.node(path)) is not None:
         draft = context.draft(path)
@@ -53,11 +54,18 @@ def _picked_path(context: Context, tree: DraftTree) -> tuple[Prefix, list[FloatA
         order = np.argsort(ratio, kind="stable")
         up_to = np.empty(draft.size)
         up_to[order] = below + equal * draft[order].cumsum()
-        before = np.maximum(up_to - equal * draft, 0.0)
-        picked = up_to**law.num_paths - before**law.num_paths
+        picked = _last_of(law.num_paths, up_to, equal * draft)
         drafts.append(picked / picked.sum())
         rank = np.argsort(order)
         token = int(node.tokens[rank[node.tokens].argmax()])
-        below, equal = float(before[token]), float(equal * draft[token])
+        equal = min(float(equal * draft[token] / up_to[token]), 1.0)
+        below = 1.0 - equal
         path = (*path, token)
     return path, drafts
+
+
+def _last_of(num_paths: int, up_to: FloatArray, mass: FloatArray) -> FloatArray:
+    """F^K − (F − m)^K of each token (V,), F and m being ``up_to`` and ``mass``, without cancellation."""
+    share = np.divide(mass, up_to, out=np.zeros_like(mass), where=mass > 0.0).clip(max=1.0)
+    with np.errstate(divide="ignore"):
+        return -(up_to**num_paths) * np.expm1(num_paths * np.log1p(-share))

@@ -123,9 +123,10 @@ class Layer:
         targets = np.stack([score * context.target(node) for node, score in scores.items()])
         self._vocab_size = targets.shape[1]
         drafted = [(i, node) for i, prefix in enumerate(scores) if (node := tree.node(prefix))]
-        self.left, self._missed, self._sweep = targets, 1.0, None
+        self.left, self._missed, self._sweep, self._targets = targets, 1.0, None, targets
         if drafted:
-            slots, self._slot, self._pair = _slots_of_nodes(drafted, len(scores), self._vocab_size)
+            size = self._vocab_size
+            slots, self._slot, self._pair = _slots_of_nodes(drafted, size, len(targets))
             self._sweep = sweep_pairs(targets.ravel(), slots)
             self.left = self._sweep.left.reshape(targets.shape)
             self._missed = self._sweep.missed
@@ -137,7 +138,7 @@ class Layer:
 
     def emit(self, choices: RandomChoices) -> Prefix:
         """A node and a token after it, ∝ ``left``."""
-        masses = self.left if self.left.any() else np.ones_like(self.left)
+        masses = self.left if self.left.any() else self._targets
         node, token = divmod(choices.token(masses.ravel()), self._vocab_size)
         return (*self.nodes[node], token)
 
@@ -171,9 +172,9 @@ class Layer:
 
 
 def _slots_of_nodes(
-    drafted: list[tuple[int, Node]], num_nodes: int, vocab_size: int
+    drafted: list[tuple[int, Node]], vocab_size: int, num_nodes: int
 ) -> tuple[Slots, IntArray, IntArray]:
-    """The slots of several nodes, and for each draft its slot and its pair.
+    """The slots of those nodes of a layer that draft, and for each draft its slot and its pair.
 
     The pair of node i and token y has the number i V + y. A deterministic draft is a slot of its own.
     """

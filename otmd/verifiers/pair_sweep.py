@@ -105,8 +105,11 @@ class Sweep(Choice):
         ...
 
     @abstractmethod
-    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
-        """The s_j of slots (m,) before their pairs with a token, shape (m,)."""
+    def copies(self, token: int) -> FloatArray:
+        """P(slot i is the first that holds a token, j more do, and one is accepted), shape (n, n).
+
+        All slots have the same distribution.
+        """
         ...
 
     def choice_probs(self, tokens: IntArray, /) -> FloatArray:
@@ -230,9 +233,20 @@ class _CellSweep(Sweep):
             left -= np.where(row > rows, taken, 0.0)
         return left
 
-    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
-        turn, level = self._group(np.full(slots.size, token))
-        return self._unaccepted[turn, level, slots]
+    def copies(self, token: int) -> FloatArray:
+        # Slots are taken in turn: a slot that holds the token before it is accepted in a later one would have
+        # been accepted itself.
+        count = self.slots.num_drafts
+        slots, tokens = np.arange(count), np.full(count, token)
+        _, _, accepted = self.pairs(slots, tokens)
+        drawn = self.slots.probs[token]
+        held = drawn / np.maximum(self._unaccepted[(*self._group(tokens), slots)], drawn)
+        masses = np.zeros((count, count))
+        more = np.eye(1, count)[0]
+        for i in reversed(range(count)):
+            masses[i] = accepted[i] * more
+            more = (1.0 - held[i]) * more + held[i] * np.roll(more, 1)
+        return masses
 
 
 class _OrderedSweep(Sweep):
@@ -240,7 +254,7 @@ class _OrderedSweep(Sweep):
 
     def __init__(self, target: FloatArray, slots: Slots, order: IntArray) -> None:
         self._target, self.slots = target, slots
-        slot, token = _listed_pairs(np.asarray(order), slots)
+        slot, token = _listed_pairs(_whole_numbers(order), slots)
         probs = slots.prob(slots.row_of_slot[slot], token)
         self.left = target.copy()
         self._rank = np.full((slots.num_drafts, target.size), slot.size)
@@ -262,8 +276,36 @@ class _OrderedSweep(Sweep):
         rank = self._rank[slots, tokens]
         return rank, self._accept[rank], self._taken[rank]
 
-    def unaccepted(self, slots: IntArray, token: int) -> FloatArray:
-        return self._unaccepted[self._rank[slots, token]]
+    def copies(self, token: int) -> FloatArray:
+        count = self.slots.num_drafts
+        rank = self._rank[:, token]
+        drawn = self.slots.probs[token]
+        # Row i is where slot i is accepted: slots before it in the order then do not hold the token.
+        held = np.empty((count, count))
+        for j in range(count):
+            # s_j before the pair (i, token) is that before the next pair of slot j.
+            ranks = np.sort(self._rank[j])
+            unaccepted = self._unaccepted[ranks[np.searchsorted(ranks, np.minimum(rank, rank[j]))]]
+            held[:, j] = np.where(rank <= rank[j], drawn / np.maximum(unaccepted, drawn), 0.0)
+        np.fill_diagonal(held, 1.0)
+        none_before = np.cumprod(np.column_stack([np.ones(count), 1.0 - held[:, :-1]]), axis=1)
+        masses = np.empty((count, count))
+        more = self._taken[rank, None] * np.eye(1, count)
+        for j in reversed(range(count)):
+            masses[j] = (none_before[:, j] * held[:, j]) @ more
+            more = (1.0 - held[:, [j]]) * more + held[:, [j]] * np.roll(more, 1, axis=1)
+        return masses
+
+
+def _whole_numbers(order: object) -> IntArray:
+    """The order of a user as int64; ValueError or TypeError for anything else."""
+    try:
+        array = np.asarray(order)
+    except ValueError as reason:
+        raise wrong("order", "rows of different lengths", "tokens, or (M, 2) pairs") from reason
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"order: got dtype {array.dtype}, expected integers")
+    return array.astype(np.int64)
 
 
 def _listed_pairs(order: IntArray, slots: Slots) -> tuple[IntArray, IntArray]:

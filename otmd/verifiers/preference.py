@@ -87,21 +87,9 @@ class _PreferenceRule(ChoosingVerifier):
         self.sweep = sweep
 
     def _copies(self, token: int, slots: Slots) -> FloatArray:
-        count = slots.num_drafts
-        masses = np.zeros((count, count))
         if slots.probs[token] == 0.0 or self.sweep is None:
-            return masses
-        every = np.arange(count)
-        _, _, accepted = self.sweep.pairs(every, np.full(count, token))
-        # A slot that holds the token before it is accepted in a later one would have been accepted itself.
-        held = slots.probs[token] / np.maximum(
-            self.sweep.unaccepted(every, token), slots.probs[token]
-        )
-        more = np.eye(1, count)[0]
-        for i in reversed(range(count)):
-            masses[i] = accepted[i] * more
-            more = (1.0 - held[i]) * more + held[i] * np.roll(more, 1)
-        return masses
+            return np.zeros((slots.num_drafts, slots.num_drafts))
+        return self.sweep.copies(token)
 
 
 def _single_rate(target: FloatArray, structure: Structure) -> float | None:

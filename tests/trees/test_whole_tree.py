@@ -26,6 +26,7 @@ from otmd.trees import (
     target_distribution,
 )
 from otmd.trees.base import Context, DraftTree
+from otmd.trees.inclusion import _binomial
 from otmd.trees.random_choices import every_outcome
 
 RULES = [LayerVerification(), SubtreeVerification()]
@@ -91,6 +92,48 @@ def test_one_layer_is_the_preference_rule(rule) -> None:
             rate = otmd.acceptance_rate(otmd.Preference(), target(()), kind(draft(()), 2))
             value = block_efficiency(rule, target, TokenTree(draft, (2,), kind)).value
             assert value == pytest.approx(1.0 + rate, abs=1e-12)
+
+
+SHAPES = [(((),), ()), ((), ((),)), (((), ()), (), ((),)), ((((),),), ())]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_nodes_that_draft_nothing(rule, shape) -> None:
+    """Leaves before and after nodes that draft, in a layer."""
+    laws = (otmd.Stratified, otmd.WithReplacement, lambda q, n: otmd.Independent([q] * n))
+    target, draft = model_pair("any", 1, vocab_size=2)
+    for law in laws:
+        tree = TokenTree(draft, shape, law)
+        output = output_distribution(rule, target, tree)
+        assert np.abs(output - target_distribution(target, tree.depth + 1)).max() < 1e-12
+        value = block_efficiency(rule, target, tree).value
+        assert value <= inclusion_bound(target, tree).value + 1e-9
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 1e-17, 1e-160, 1e-300])
+def test_greedy_multi_path_picks_tokens_of_tiny_mass(tiny: float) -> None:
+    target = TableModel([[0.5, 0.3, 0.2]])
+    for masses in ([1.0, tiny, 0.0], [0.5, 0.5, tiny], [tiny, 1.0, tiny]):
+        law = IIDPaths(TableModel([np.array(masses) / sum(masses)]), 2, 2)
+        output = output_distribution(GreedyMultiPath(), target, law)
+        assert np.abs(output - target_distribution(target, 3)).max() < 1e-12
+
+
+def test_the_bound_where_masses_underflow() -> None:
+    half = TableModel([[0.5, 0.5]])
+    rare = TableModel([[1.0, 1e-200]])
+    assert inclusion_bound(rare, IIDPaths(half, 1, 2)).value == pytest.approx(1.75, abs=1e-12)
+    flat = TableModel([np.full(1000, 1e-3)])
+    deep = IIDPaths(flat, 1, 150)
+    assert inclusion_bound(flat, deep, 2, rng=0).value == pytest.approx(151.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("q", [1e-300, 0.003, 0.5, 1.0])
+def test_counts_of_more_paths_than_a_float_can_count(q: float) -> None:
+    probs = np.array([_binomial(2000, k, q) for k in range(2001)])
+    assert probs.sum() == pytest.approx(1.0, abs=1e-11)
+    assert probs @ np.arange(2001) == pytest.approx(2000 * q, rel=1e-11)
 
 
 @pytest.mark.parametrize("name", ["strata 2-2", "two paths", "greedy 2-2"])

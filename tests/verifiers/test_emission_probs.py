@@ -86,6 +86,21 @@ def test_without_sampling(verifier: otmd.Verifier, name: str) -> None:
             np.testing.assert_allclose(probs, enumerated(prepared, token), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("of_pairs", [False, True], ids=["tokens", "pairs"])
+@pytest.mark.parametrize("name", ["with", "top, with", "strata"])
+def test_orders_of_the_users_are_exact(name: str, of_pairs: bool) -> None:
+    def order(p, slots):
+        rng = np.random.default_rng(8)
+        pairs = np.stack(np.mgrid[: slots.num_drafts, :VOCAB], axis=-1).reshape(-1, 2)
+        return rng.permutation(pairs) if of_pairs else rng.permutation(VOCAB)
+
+    for p, law in instances(name, 5):
+        prepared = otmd.Preference(order).prepare(p, law)
+        for token in np.flatnonzero(p):
+            probs = prepared.emission_probs(int(token))
+            np.testing.assert_allclose(probs, enumerated(prepared, int(token)), atol=1e-12)
+
+
 def assert_unbiased(
     prepared: otmd.PreparedVerifier, token: int, rng: np.random.Generator, samples: int
 ) -> np.ndarray:

@@ -184,6 +184,34 @@ def test_an_order_that_leaves_pairs_out_is_named(order: list, said: str) -> None
         otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 2))
 
 
+@pytest.mark.parametrize("order", [[2.0, 1.0, 0.0], [True, False, True], None, "abc"])
+def test_an_order_that_is_not_of_integers_is_named(order: object) -> None:
+    rule = otmd.Preference(lambda p, slots: order)
+    with pytest.raises(TypeError, match="order: got dtype"):
+        otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 2))
+
+
+def test_an_order_of_rows_of_different_lengths_is_named() -> None:
+    rule = otmd.Preference(lambda p, slots: [[0, 1], [0]])
+    with pytest.raises(ValueError, match="order: got rows of different lengths"):
+        otmd.acceptance_rate(rule, P, otmd.WithReplacement(Q, 2))
+
+
+def test_a_pair_order_in_small_integers_is_taken() -> None:
+    rng = np.random.default_rng(6)
+    p, q = rng.dirichlet(np.ones(200), size=2)
+    pairs = np.stack(np.mgrid[:2, :200], axis=-1).reshape(-1, 2)
+    rates = [
+        otmd.acceptance_rate(
+            otmd.Preference(lambda p, slots, kind=kind: pairs.astype(kind)),
+            p,
+            otmd.WithReplacement(q, 2),
+        )
+        for kind in (np.int64, np.uint8)
+    ]
+    assert rates[0] == rates[1]
+
+
 def test_equal_distributions_are_always_accepted() -> None:
     """The thinned token-by-token order loses (s − s^n)^n here."""
     for law in (otmd.WithReplacement(Q, 2), otmd.WithReplacement(Q, 5), otmd.Stratified(Q, 3)):
