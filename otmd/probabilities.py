@@ -3,6 +3,8 @@
 All other modules work on float64 arrays of shape (…, V) that :func:`validate_probs` has returned.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -208,7 +210,7 @@ class Rows:
             row = np.broadcast_to(row.reshape(leading), batch).ravel()
         return cls(values.reshape(-1, values.shape[-1]), row)
 
-    def __getitem__(self, positions: slice) -> "Rows":
+    def __getitem__(self, positions: slice) -> Rows:
         return Rows(self.values, self.row[positions])
 
 

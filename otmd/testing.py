@@ -1,5 +1,7 @@
 """Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

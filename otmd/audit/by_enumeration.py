@@ -1,5 +1,7 @@
 """Audit whether a verifier is lossless, exactly, by enumeration."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

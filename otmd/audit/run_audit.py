@@ -1,5 +1,7 @@
 """The audit of a recorded run, in one pass."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 

@@ -4,6 +4,8 @@ All drafts are enumerated, so it is for small vocabularies. Samples are compared
 exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
 """
 
+from __future__ import annotations
+
 import copy
 import pickle
 from collections import defaultdict

@@ -8,6 +8,8 @@ W needs one pass over the tokens, and no sort. The optimal cut needs the order: 
 the vocabulary is small, and blocks of them are refined where it is large (:mod:`otmd.curve.blocks`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self

@@ -1,5 +1,7 @@
 """A catalogue of the rules that inference engines run, each with the source file in which it was read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -75,7 +77,7 @@ class EngineRule:
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
-    ) -> "EngineVerdict":
+    ) -> EngineVerdict:
         """The rule's exact acceptance and bias at one position.
 
         Parameters

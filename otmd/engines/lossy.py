@@ -4,6 +4,8 @@ The drafts are deterministic, or there is one sampled draft. So the distribution
 form for any vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """The interface of draft laws: joint distributions of the draft tokens at one position."""
 
+from __future__ import annotations
+
 import copy
 import math
 from abc import ABC, abstractmethod

@@ -1,5 +1,7 @@
 """Subsets of n tokens with probability proportional to the product of their draft masses."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from math import factorial
 

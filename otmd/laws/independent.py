@@ -1,5 +1,7 @@
 """Independent drafts, each from a distribution of its own."""
 
+from __future__ import annotations
+
 import copy
 from math import prod
 from typing import Self

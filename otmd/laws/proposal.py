@@ -1,5 +1,7 @@
 """Laws of drafts built from one draft distribution."""
 
+from __future__ import annotations
+
 import copy
 from math import comb, perm
 from typing import Self

@@ -4,6 +4,8 @@ The optimum and verifiers match on the kinds of this file, and not on classes of
 its structure is served by everything that serves this kind of structure.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -49,14 +51,14 @@ class Slots:
     disjoint: bool
 
     @classmethod
-    def single(cls, probs: FloatArray, num_drafts: int) -> "Slots":
+    def single(cls, probs: FloatArray, num_drafts: int) -> Slots:
         """All drafts are drawn from one distribution (…, V)."""
         size = probs.shape[-1]
         tokens, starts = _whole_vocabulary(size)
         return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
 
     @classmethod
-    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> "Slots":
+    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> Slots:
         """Draft j is drawn from the tokens of ``number`` j (V,), each with its entry of ``probs`` (V,)."""
         tokens = np.argsort(number, kind="stable")
         starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
@@ -67,7 +69,7 @@ class Slots:
         return slots
 
     @classmethod
-    def overlapping(cls, probs: FloatArray) -> "Slots":
+    def overlapping(cls, probs: FloatArray) -> Slots:
         """Draft r is drawn from the distribution ``probs[r]``, shape (R, V)."""
         count, size = probs.shape
         if count == 1:
@@ -79,7 +81,7 @@ class Slots:
     @classmethod
     def joined(
         cls, rows: Sequence[tuple[IntArray, FloatArray, int]], vocab_size: int, disjoint: bool
-    ) -> "Slots":
+    ) -> Slots:
         """Each row is a distribution, (tokens (E_r,), probs (E_r,), number of its copies)."""
         tokens = [row_tokens[probs > 0.0] for row_tokens, probs, _ in rows]
         probs = [probs[probs > 0.0] for _, probs, _ in rows]

@@ -1,5 +1,7 @@
 """The most likely tokens with probability 1, the other drafts by another law; SpecHub's pairs."""
 
+from __future__ import annotations
+
 import copy
 from functools import cached_property
 from typing import Self

@@ -6,6 +6,8 @@ p′_y = p_y · min(max(s_y/p_y, low), high) has the least f-divergence for ever
 Σ (s − high p)₊ = ℓ = Σ (low p − s)₊; see docs/theory_lossy.md.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -111,7 +113,7 @@ class LossyFrontier:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
 
     def _each(
-        self, values: ArrayLike, answer: Callable[["_TautString", float], float]
+        self, values: ArrayLike, answer: Callable[[_TautString, float], float]
     ) -> FloatArray | float:
         out = np.vectorize(answer, otypes=[np.float64])(self._strings, values)
         return out if out.shape else float(out)

@@ -5,6 +5,8 @@ A worker receives a chunk: a few positions with their arrays. The output folder 
 ``results.parquet`` afterwards.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial

@@ -1,5 +1,7 @@
 """The four ways to write the transport problem as a linear program: full, compact, dual and maximum flow."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from decimal import Decimal
 from typing import NamedTuple

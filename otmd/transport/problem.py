@@ -1,5 +1,7 @@
 """The transport problem of one position: which draft sets supply mass, and which tokens take it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self

@@ -1,5 +1,7 @@
 """A sparse linear program, a solver's answer to it, and the check of that answer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal

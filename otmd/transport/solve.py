@@ -1,5 +1,7 @@
 """Solve the transport problem of one position, in any form, by any solver, and check the answer."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

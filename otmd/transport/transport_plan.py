@@ -1,5 +1,7 @@
 """A transport plan: how much of each draft set's probability goes to which of its tokens."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 

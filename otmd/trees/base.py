@@ -1,5 +1,7 @@
 """Models, and draft trees that are drawn node by node."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial

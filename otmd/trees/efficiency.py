@@ -1,5 +1,7 @@
 """The number of tokens that a step emits, and their law: exact for small models, sampled for others."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial

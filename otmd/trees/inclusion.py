@@ -1,5 +1,7 @@
 """A bound on the tokens per step of every lossless tree verifier, by P(each prefix is drafted)."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from math import comb

@@ -1,5 +1,7 @@
 """Laws of draft trees: fixed shapes (Sequoia), i.i.d. paths (SpecTr), most likely paths (EAGLE-2)."""
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 

@@ -1,5 +1,7 @@
 """Greedy multi-path verification (GBV): one of K independent paths is picked, and verified as a block."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.curve._kernels import ratios_of

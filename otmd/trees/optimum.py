@@ -7,6 +7,8 @@ with. So the best rule solves a linear program. Its constraints say ≤ M(s). Th
 both sides sum to 1 over all s.
 """
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Rules for draft trees: one position at a time, block verification for paths, traversal for trees."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 import numpy as np

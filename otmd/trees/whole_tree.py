@@ -7,6 +7,8 @@ gives the masses a(y) ≤ w M(y) that are accepted below, and the scores of the 
 what remains for the node itself to emit is w M − a.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.laws import DraftLaw, Slots
@@ -62,7 +64,7 @@ class LayerVerification(TreeVerifier):
         layers = self.layers(context, DraftTree(context, choices))
         return 1.0 + sum(layer.score for layer in layers[1:])
 
-    def layers(self, context: Context, tree: DraftTree) -> "list[Layer]":
+    def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
         layers = [Layer(context, tree, {(): 1.0})]
         while layers[-1].child_scores:

@@ -1,5 +1,7 @@
 """Verifiers, which pick the output token: one algorithm a file, one small interface."""
 
+from __future__ import annotations
+
 from numpy.typing import ArrayLike
 
 from otmd import registry

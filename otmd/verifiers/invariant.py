@@ -10,6 +10,8 @@ at time s C. Each other token z comes before y in the drafter's race with probab
 A(C) = Σ (C q − p)₊. The acceptance rates are integrals over s.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 
 import numpy as np

@@ -3,6 +3,8 @@
 The algorithm, the pair sweep, and why it is lossless are in :mod:`otmd.verifiers.pair_sweep`.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.curve._kernels import hockey_stick

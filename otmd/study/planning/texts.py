@@ -5,6 +5,8 @@ is emitted, follows from the two distributions. The reach of a step is a product
 where steps begin is a renewal process (docs/plan.md).
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
