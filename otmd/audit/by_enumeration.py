@@ -108,6 +108,11 @@ def enumerated(
     tol : float
         The largest difference allowed at a token.
 
+    Returns
+    -------
+    EnumeratedAudit
+        ``faulty`` is True if a token deviates by more than ``tol``; ``print`` shows the deviations.
+
     Raises
     ------
     ValueError, TypeError

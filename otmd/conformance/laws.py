@@ -44,6 +44,11 @@ def check_law(law: DraftLaw, *, rng: int | np.random.Generator = 0) -> None:
         Names the method, its input, and what was given and expected.
     ValueError, TypeError
         For a law that is too large to enumerate; for what is not a law.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.testing.check_law(otmd.Stratified([0.4, 0.3, 0.2, 0.1], num_drafts=2))
     """
     validate_law(law)
     rng = np.random.default_rng(rng)

@@ -61,6 +61,15 @@ class EngineRule:
         law is part of ``rule``.
     most_drafts : int or None
         The largest number of drafts that the rule takes; None for any number.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> rule = otmd.engines.CATALOGUE["typical"]
+    >>> rule.lossless, rule.sources
+    (False, ('medusa',))
+    >>> print(rule.judge([0.6, 0.4], [0.8, 0.2]))
+    typical: biased, TV 0.400, KL 0.511
     """
 
     name: str

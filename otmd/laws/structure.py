@@ -41,6 +41,14 @@ class Slots:
         V.
     disjoint : bool
         Whether no token can be drawn from two of the distributions.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Stratified([0.4, 0.2, 0.2, 0.1, 0.1], num_drafts=2)
+    >>> law.position_structure().slots.dense.round(4)
+    array([[0.6667, 0.3333, 0.    , 0.    , 0.    ],
+           [0.    , 0.    , 0.5   , 0.25  , 0.25  ]])
     """
 
     tokens: IntArray
@@ -210,6 +218,14 @@ class Race:
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
         The number of drafts, at least 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import otmd
+    >>> race = otmd.laws.Race(np.array([0.5, 0.3, 0.2]), num_drafts=2)
+    >>> race.prefix_containment(np.array([0, 1, 2])).round(6)
+    array([0.      , 0.      , 0.514286, 1.      ])
     """
 
     probs: FloatArray
@@ -250,6 +266,14 @@ class Table:
         q, if some optimal cut is a prefix of the tokens in ascending order of p/q for every p.
     prefix_containment : callable, optional
         Maps an order of the tokens (V,) to g of each of its prefixes (V + 1,). Needed if ``probs`` is given.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Joint([[0, 1], [2, 1]], [0.25, 0.75], vocab_size=3)
+    >>> tokens, probs = law.position_structure().random.enumerate()
+    >>> tokens.tolist(), probs.tolist()
+    ([[0, 1], [2, 1]], [0.25, 0.75])
     """
 
     enumerate: Callable[[], tuple[IntArray, FloatArray]]
@@ -266,6 +290,15 @@ class Structure(NamedTuple):
         Tokens that are always drafted. No random draft is one of them.
     random : Slots, Race, Table or None
         The structure of the other drafts; None if there are none.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> structure = otmd.Greedy([0.4, 0.3, 0.2, 0.1], num_drafts=3).position_structure()
+    >>> structure.deterministic
+    array([0, 1])
+    >>> structure.random.num_drafts
+    1
     """
 
     deterministic: IntArray

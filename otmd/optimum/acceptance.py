@@ -71,6 +71,11 @@ def optimal_acceptance(
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
+    Returns
+    -------
+    OptimalAcceptance
+        Its ``rate`` is a float or an array (…), or (…, n) with ``every_n``. Its ``subset`` is the cut H*.
+
     Raises
     ------
     ValueError

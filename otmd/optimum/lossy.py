@@ -80,6 +80,11 @@ class LossyFrontier:
         ----------
         budget : array_like
             Numbers ≥ 0, or ≥ 1 for ``"leniency"``, else ValueError; broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            In the broadcast shape.
         """
         return self._each(self._budget(budget), lambda string, most: 1.0 - string.within(most).loss)
 
@@ -105,6 +110,11 @@ class LossyFrontier:
         ----------
         rate : array_like
             Numbers in [0, 1], else ValueError; broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            In the broadcast shape.
         """
         given = _between("rate", rate, 0.0, 1.0)
         return self._each(given, lambda string, rate: string.cost(string.losing(1.0 - rate)))
@@ -134,6 +144,11 @@ def lossy_frontier(
         The divergence of the output's distribution p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"``
         Σ p′ log(p′/p), ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"``
         max p′/p, the least γ with p′ ≤ γp.
+
+    Returns
+    -------
+    LossyFrontier
+        Its methods give the rate at a divergence, the divergence at a rate, and the output distribution.
 
     Raises
     ------

@@ -119,6 +119,11 @@ def compare(
     tol : float
         How far apart the guaranteed bounds of a rate may lie where there is no closed form.
 
+    Returns
+    -------
+    Comparison
+        A list of rows, best rate first; it prints as a table.
+
     Raises
     ------
     ValueError
@@ -131,7 +136,7 @@ def compare(
     >>> laws = ["with-replacement", "stratified"]
     >>> otmd.compare([0.5, 0.3, 0.2], [0.3, 0.3, 0.4], 2, laws=laws, verifiers="preference")
     law              verifier    n    rate  gap to α*  standard error  positions
-    WithReplacement  Preference  2  0.9978     0.0022               –          1
+    WithReplacement  Preference  2  1.0000     0.0000               –          1
     Stratified       Preference  2  0.9286     0.0000               –          1
     """
     p = validate_probs("target_probs", target_probs)

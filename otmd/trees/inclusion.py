@@ -60,7 +60,7 @@ def inclusion_bound(
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> trees.inclusion_bound(target, trees.TokenTree(draft, (1, 1))).value
-    2.19
+    2.25
     """
     context = Context(target_model, law)
     root: States = {law.root(context.draft): 1.0}

@@ -82,6 +82,16 @@ class SubtreeVerification(TreeVerifier):
     principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
 
     Serves the trees of :class:`LayerVerification`, which accepts more often than not a little more.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> tree = trees.TokenTree(draft, (2, 2), otmd.Stratified)
+    >>> round(trees.block_efficiency(trees.SubtreeVerification(), target, tree).value, 4)
+    2.76
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:

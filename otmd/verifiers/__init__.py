@@ -117,6 +117,11 @@ def acceptance_bounds(
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
     """The verifiers of this package, without couplings, that are lossless for a law of drafts.
 
+    Returns
+    -------
+    list of Verifier
+        New instances with default parameters.
+
     Examples
     --------
     >>> import otmd

@@ -142,6 +142,11 @@ class Verifier(ABC):
         law : DraftLaw
             A law without leading axes.
 
+        Returns
+        -------
+        PreparedVerifier
+            It decides on drafts (n,) by ``verify``.
+
         Raises
         ------
         ValueError

@@ -46,7 +46,7 @@ class Preference(Verifier):
     >>> import otmd
     >>> law = otmd.Stratified([0.4, 0.3, 0.2, 0.1], num_drafts=2)
     >>> round(otmd.acceptance_rate(otmd.Preference(), [0.25, 0.25, 0.25, 0.25], law), 6)
-    0.928571
+    0.972222
     """
 
     def __init__(self, order: Order | None = None) -> None:
