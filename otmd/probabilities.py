@@ -3,6 +3,8 @@
 All other modules work on float64 arrays of shape (…, V) that :func:`validate_probs` has returned.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,6 +64,18 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         tolerance.
     TypeError
         For anything but real numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import otmd
+    >>> otmd.validate_probs("draft_probs", [1, 0, 0])
+    array([1., 0., 0.])
+    >>> rounded = np.array([0.1, 0.2, 0.7], dtype=np.float16)
+    >>> float(rounded.astype(float).sum()) == 1.0
+    False
+    >>> round(float(otmd.validate_probs("draft_probs", rounded).sum()), 12)
+    1.0
     """
     array = as_real_array(name, value)
     # NumPy has no bfloat16, so a tensor of that type comes as float32.
@@ -208,7 +222,7 @@ class Rows:
             row = np.broadcast_to(row.reshape(leading), batch).ravel()
         return cls(values.reshape(-1, values.shape[-1]), row)
 
-    def __getitem__(self, positions: slice) -> "Rows":
+    def __getitem__(self, positions: slice) -> Rows:
         return Rows(self.values, self.row[positions])
 
 
@@ -330,6 +344,12 @@ class Processing:
     before top-k and top-p), llama.cpp's default chain of samplers (temperature last) and SGLang's
     verification of drafts. Without speculative decoding and min-p, SGLang applies top-k and top-p to the same
     probabilities: ``("temperature", "top_p", "top_k", "min_p")``.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.Processing(temperature=0.5, top_k=2)([2.0, 1.0, 0.0]).round(4)
+    array([0.8808, 0.1192, 0.    ])
     """
 
     temperature: float = 1.0
@@ -389,6 +409,16 @@ def probs_from_logits(
         Raw scores; −inf marks a token that cannot be sampled.
     temperature, top_k, top_p, min_p, order
         See :class:`Processing`, for errors as well.
+
+    Returns
+    -------
+    ndarray of float64, shape (…, V)
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.probs_from_logits([2.0, 1.0, 0.0], top_p=0.9).round(4)
+    array([0.7311, 0.2689, 0.    ])
     """
     return Processing(temperature, top_k, top_p, min_p, order)(logits)
 

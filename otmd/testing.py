@@ -1,5 +1,7 @@
 """Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -141,12 +143,35 @@ def hostile_pairs() -> list[Pair]:
     For ``@pytest.mark.parametrize("p, q", otmd.testing.hostile_pairs())``; :func:`hostile_names` gives the
     ids. All are in float64 but one pair in float16 and one in float32. Supports differ in size: a law of
     distinct drafts exists only if ``np.count_nonzero(q)`` is at least the number of drafts.
+
+    Returns
+    -------
+    list of tuple of ndarray
+        Pairs (p, q), each of shape (V,).
+
+    Examples
+    --------
+    >>> import otmd
+    >>> p, q = otmd.testing.hostile_pairs()[0]
+    >>> p, q
+    (array([0.5, 0.3, 0.1, 0.1]), array([0.1, 0.2, 0.3, 0.4]))
     """
     return [_pair(*pair) for pair in _HOSTILE.values()]
 
 
 def hostile_names() -> list[str]:
-    """Names of the pairs of :func:`hostile_pairs`, in their order."""
+    """Names of the pairs of :func:`hostile_pairs`, in their order.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.testing.hostile_names()[:2]
+    ['ordinary', 'no target mass on the most likely draft']
+    """
     return list(_HOSTILE)
 
 

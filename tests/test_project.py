@@ -18,6 +18,7 @@ import types
 from pathlib import Path
 
 import pytest
+from numpy.typing import ArrayLike
 
 import otmd
 import otmd.optimum.exact
@@ -327,6 +328,40 @@ def test_public_names_are_documented(name):
         # An override is documented by the method that it overrides.
         bare = [m for m, own in methods if not m.startswith("_") and not inspect.getdoc(own)]
         assert bare == [], f"{name}: methods without a docstring"
+
+
+EXPANDED = re.compile(r"Union\[|_Buffer|_NestedSequence")
+
+
+def expanded_signatures(things: dict[str, object]) -> list[str]:
+    """Names of what has a signature in which an alias such as ``ArrayLike`` is written out."""
+    return [
+        name
+        for name, thing in things.items()
+        if callable(thing) and EXPANDED.search(str(inspect.signature(thing)))
+    ]
+
+
+def test_signatures_name_their_types():
+    things = {}
+    for name in sorted(public_names()):
+        thing = operator.attrgetter(name)(otmd)
+        if not is_exception(thing):
+            things[name] = thing
+        if inspect.isclass(thing):
+            methods = inspect.getmembers(thing, inspect.isfunction)
+            things |= {f"{name}.{m}": method for m, method in methods if not m.startswith("_")}
+    assert expanded_signatures(things) == []
+    assert "target_probs: 'ArrayLike'" in str(inspect.signature(otmd.optimal_acceptance))
+    assert len(str(inspect.signature(otmd.optimal_acceptance))) < 200
+
+
+def test_an_expanded_signature_would_be_found():
+    def rate(probs):
+        return probs
+
+    rate.__annotations__ = {"probs": ArrayLike}
+    assert expanded_signatures({"rate": rate}) == ["rate"]
 
 
 def is_exception(thing: object) -> bool:

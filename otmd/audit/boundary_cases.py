@@ -1,5 +1,7 @@
 """Rows that no sound engine writes, by kind, with the usual cause."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 _OF_A_SIDE = {

@@ -1,5 +1,7 @@
 """Audit whether a verifier is lossless, exactly, by enumeration."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +107,11 @@ def enumerated(
         As for :func:`losslessness`.
     tol : float
         The largest difference allowed at a token.
+
+    Returns
+    -------
+    EnumeratedAudit
+        ``faulty`` is True if a token deviates by more than ``tol``; ``print`` shows the deviations.
 
     Raises
     ------

@@ -1,5 +1,7 @@
 """Audit whether a verifier is lossless by samples: a number of them decided in advance, or any number."""
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from dataclasses import dataclass
 

@@ -5,6 +5,8 @@ may depend on p, q and the text so far, never on the drafts or on what came of t
 table that the audit, its false-alarm rate and its report read.
 """
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -116,7 +118,7 @@ class Classification(NamedTuple):
     labels: Any
     probs: Any
 
-    def as_arrays(self) -> "Classification":
+    def as_arrays(self) -> Classification:
         """The labels as an array (M,), and the probabilities as an array (M, K)."""
         labels = np.array(self.labels, np.int64)
         return Classification(labels, np.array(self.probs, float).reshape(labels.size, -1))
@@ -155,7 +157,7 @@ class Evidence:
     groupings: Sequence[Grouping] = ()
 
     @classmethod
-    def empty(cls, num_classifications: int, groupings: Sequence[Grouping] = ()) -> "Evidence":
+    def empty(cls, num_classifications: int, groupings: Sequence[Grouping] = ()) -> Evidence:
         """No outcomes yet, with this many classifications."""
         classes = [Classification(array("q"), array("d")) for _ in range(num_classifications)]
         return cls(array("d"), array("b"), classes, groupings)

@@ -1,5 +1,7 @@
 """Audit whether drafts were drawn from the declared law, and name the mistake that explains them best."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Acceptance of a recorded run, by its many names, and compared with the ceiling of lossless verifiers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

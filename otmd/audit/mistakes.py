@@ -1,5 +1,7 @@
 """A mistake as the explanation of a fault, with its test, and the distributions that engines confuse."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace

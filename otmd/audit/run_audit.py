@@ -1,5 +1,7 @@
 """The audit of a recorded run, in one pass."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -61,17 +63,17 @@ def recorded_run(
     ValueError
         For invalid arguments, and for a malformed file, row or field, which it names.
 
+    Notes
+    -----
+    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again to find
+    the mistake that explains them. The recorded p is taken to be the p that was meant.
+
     Examples
     --------
     >>> import otmd
     >>> row = {"target_probs": [0.5, 0.5], "draft_probs": [0.5, 0.5], "draft_tokens": [0]}
     >>> otmd.audit.recorded_run([row | {"output_token": 1}] * 10).outcome
     'INCONCLUSIVE'
-
-    Notes
-    -----
-    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again to find
-    the mistake that explains them. The recorded p is taken to be the p that was meant.
     """
     make_law = samples.law_maker(law)
     if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:

@@ -1,5 +1,7 @@
 """The result of an audit of a recorded run, and its report."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Arguments, reports, declared laws, ceilings of the acceptance and deviations of tokens, for all audits."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Comparisons that say what was compared, on which input, what was given and what was expected."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

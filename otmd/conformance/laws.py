@@ -4,6 +4,8 @@ All drafts are enumerated, so it is for small vocabularies. Samples are compared
 exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
 """
 
+from __future__ import annotations
+
 import copy
 import pickle
 from collections import defaultdict
@@ -42,6 +44,11 @@ def check_law(law: DraftLaw, *, rng: int | np.random.Generator = 0) -> None:
         Names the method, its input, and what was given and expected.
     ValueError, TypeError
         For a law that is too large to enumerate; for what is not a law.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.testing.check_law(otmd.Stratified([0.4, 0.3, 0.2, 0.1], num_drafts=2))
     """
     validate_law(law)
     rng = np.random.default_rng(rng)

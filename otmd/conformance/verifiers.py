@@ -4,6 +4,8 @@ All drafts are enumerated, so it is for small vocabularies. Samples are compared
 exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
 """
 
+from __future__ import annotations
+
 import pickle
 from collections.abc import Callable
 
@@ -71,6 +73,12 @@ def check_verifier(
         Names the method, its input, and what was given and expected.
     ValueError, TypeError
         For an invalid target or a law that is too large to enumerate; for what is no verifier or law.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.5, 0.3, 0.2], num_drafts=2)
+    >>> otmd.testing.check_verifier(otmd.RecursiveRejection(), law)
     """
     validate_verifier(verifier)
     validate_law(law)
@@ -113,6 +121,14 @@ def check_tree_verifier(rule: TreeVerifier, tree: TreeLaw, target_model: Model) 
         Names the rule and the law, and what was given and expected.
     ValueError
         For a tree that is too large.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> otmd.testing.check_tree_verifier(trees.Traversal(), trees.TokenTree(draft, (2,)), target)
     """
     where = f"{rule!r} for {tree!r}"
     try:

@@ -8,6 +8,8 @@ W needs one pass over the tokens, and no sort. The optimal cut needs the order: 
 the vocabulary is small, and blocks of them are refined where it is large (:mod:`otmd.curve.blocks`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -63,6 +65,15 @@ class RatioCurve:
     Notes
     -----
     The sorted attributes are computed when they are first read.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> curve = otmd.RatioCurve([0.5, 0.3, 0.2], [0.2, 0.3, 0.5])
+    >>> curve.ratio, round(curve.hockey_stick(1.0), 6)
+    (array([0.4, 1. , 2.5]), 0.3)
+    >>> curve.recursive_rejection_rates(2).round(6)
+    array([0.7 , 0.76])
     """
 
     def __init__(self, target_probs: ArrayLike, draft_probs: ArrayLike) -> None:

@@ -1,5 +1,7 @@
 """A catalogue of the rules that inference engines run, each with the source file in which it was read."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,6 +61,15 @@ class EngineRule:
         law is part of ``rule``.
     most_drafts : int or None
         The largest number of drafts that the rule takes; None for any number.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> rule = otmd.engines.CATALOGUE["typical"]
+    >>> rule.lossless, rule.sources
+    (False, ('medusa',))
+    >>> print(rule.judge([0.6, 0.4], [0.8, 0.2]))
+    typical: biased, TV 0.400, KL 0.511
     """
 
     name: str
@@ -75,7 +86,7 @@ class EngineRule:
 
     def judge(
         self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
-    ) -> "EngineVerdict":
+    ) -> EngineVerdict:
         """The rule's exact acceptance and bias at one position.
 
         Parameters

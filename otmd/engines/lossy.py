@@ -4,6 +4,8 @@ The drafts are deterministic, or there is one sampled draft. So the distribution
 form for any vocabulary.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,6 +24,15 @@ class LossyRule(NamedTuple):
 
     ``law(q, n)`` is the law of the drafts: deterministic tokens, or one sampled token. ``decide(p, q)``
     returns two functions of the drafts (n,): acceptance probabilities (n,), and the residual (V,).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import otmd
+    >>> rule = otmd.engines.lossy.relaxed(top_k=1, delta=0.6)
+    >>> p, q = np.array([0.6, 0.4]), np.array([0.8, 0.2])
+    >>> rule.output_distribution(p, q, num_drafts=1)
+    (array([1., 0.]), 1.0)
     """
 
     law: Callable[[FloatArray, int], DraftLaw]

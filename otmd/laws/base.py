@@ -1,5 +1,7 @@
 """The interface of draft laws: joint distributions of the draft tokens at one position."""
 
+from __future__ import annotations
+
 import copy
 import math
 from abc import ABC, abstractmethod
@@ -81,6 +83,19 @@ class DraftLaw(ABC):
     Enumeration goes through ``len(position_support()) ** n`` tuples, so it is for small vocabularies and for
     laws that draw only a few of the tokens. The optimum and verifiers go by :meth:`position_structure`: a law
     that declares its structure is served by every verifier for that structure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import otmd
+    >>> class LastToken(otmd.DraftLaw):
+    ...     num_drafts, vocab_size = 1, 3
+    ...     def position_sample(self, rng, count):
+    ...         return np.full((count, 1), 2)
+    ...     def position_tuple_prob(self, draft_tokens):
+    ...         return np.where(draft_tokens[:, 0] == 2, 1.0, 0.0)
+    >>> otmd.optimal_acceptance([0.2, 0.3, 0.5], LastToken()).rate
+    0.5
     """
 
     num_drafts: int
@@ -205,6 +220,18 @@ class DraftLaw(ABC):
             How many independent draws, at least 0, else ValueError. The default is one draw without an axis.
         rng : int, sequence of int, numpy.random.Generator or None
             A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal drafts.
+
+        Returns
+        -------
+        ndarray of int64, shape (*size, *batch_shape, n)
+
+        Examples
+        --------
+        >>> import otmd
+        >>> otmd.WithoutReplacement([0.5, 0.3, 0.2], num_drafts=2).sample(3, rng=0)
+        array([[0, 2],
+               [2, 1],
+               [0, 1]])
         """
         generator = validate_rng(rng)
         sizes = np.asarray(() if size is None else size).reshape(-1).tolist()
@@ -223,6 +250,16 @@ class DraftLaw(ABC):
         ----------
         draft_tokens : array_like of int, shape (…, n)
             Integers (TypeError) in [0, V), else ValueError. Leading axes are broadcast against the law's.
+
+        Returns
+        -------
+        ndarray of float64, shape (…)
+
+        Examples
+        --------
+        >>> import otmd
+        >>> otmd.WithReplacement([0.5, 0.3, 0.2], num_drafts=2).tuple_prob([[0, 1], [2, 2]])
+        array([0.15, 0.04])
         """
         checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
@@ -245,6 +282,10 @@ class DraftLaw(ABC):
         ----------
         prefix : sequence of int
             The first k drafts, in the order in which they are drawn; ``()`` for the first draft.
+
+        Returns
+        -------
+        ndarray of float64, shape (V,)
 
         Raises
         ------
@@ -270,6 +311,10 @@ class DraftLaw(ABC):
         ----------
         subset : array_like of bool, shape (…, V)
             H, boolean, else TypeError. Leading axes are broadcast against the law's.
+
+        Returns
+        -------
+        float or ndarray of float64, shape (…)
         """
         mask = np.asarray(subset)
         expected = f"bool of shape (…, {self.vocab_size})"
@@ -298,6 +343,20 @@ class DraftLaw(ABC):
         """List every tuple with positive probability: the tokens (T, n), and the probabilities (T,).
 
         Raises ValueError for a law with leading axes or with more than five million tuples to go through.
+
+        Returns
+        -------
+        tokens : ndarray of int64, shape (T, n)
+            The tuples in lexicographic order.
+        probs : ndarray of float64, shape (T,)
+            Their probabilities.
+
+        Examples
+        --------
+        >>> import otmd
+        >>> tokens, probs = otmd.WithoutReplacement([0.5, 0.5], num_drafts=2).enumerate()
+        >>> tokens.tolist(), probs.tolist()
+        ([[0, 1], [1, 0]], [0.5, 0.5])
         """
         if self.batch_shape:
             raise wrong("enumerate", f"leading axes {self.batch_shape}", "one position")

@@ -1,5 +1,7 @@
 """Subsets of n tokens with probability proportional to the product of their draft masses."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from math import factorial
 
@@ -28,6 +30,13 @@ class ConditionalPoisson(ProposalLaw):
     -----
     Drawing tokens one after another gives another law, :class:`WithoutReplacement`: for
     q = (1/2, 3/10, 1/5), n = 2 and H = {0, 1}, g is 15/31 here and 18/35 there.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.ConditionalPoisson([0.5, 0.3, 0.2], num_drafts=2)
+    >>> round(law.containment([True, True, False]), 6), round(15 / 31, 6)
+    (0.483871, 0.483871)
     """
 
     distinct = True

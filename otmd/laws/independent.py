@@ -1,5 +1,7 @@
 """Independent drafts, each from a distribution of its own."""
 
+from __future__ import annotations
+
 import copy
 from math import prod
 from typing import Self
@@ -23,6 +25,13 @@ class Independent(DraftLaw):
         q_j, one next-token distribution for each draft, else ValueError.
     num_drafts : int, optional
         n; if given, it must be the length of that axis, else ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Independent([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
+    >>> law.inclusion_probs()
+    array([0.5 , 0.75, 0.5 ])
     """
 
     draft_probs: FloatArray

@@ -1,5 +1,7 @@
 """Any law of drafts, given as a table of tuples."""
 
+from __future__ import annotations
+
 from typing import Self
 
 import numpy as np

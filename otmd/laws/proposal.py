@@ -1,5 +1,7 @@
 """Laws of drafts built from one draft distribution."""
 
+from __future__ import annotations
+
 import copy
 from math import comb, perm
 from typing import Self
@@ -19,6 +21,13 @@ class ProposalLaw(DraftLaw):
 
     Parameters and errors are those of :class:`otmd.WithReplacement`. If ``distinct`` is True, more drafts
     than tokens with mass are a ValueError as well.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([[0.5, 0.5], [0.2, 0.8]], num_drafts=2)
+    >>> isinstance(law, otmd.laws.ProposalLaw), law[1].draft_probs
+    (True, array([0.2, 0.8]))
     """
 
     draft_probs: FloatArray

@@ -1,5 +1,7 @@
 """One draft from each of n strata: distinct, independent drafts that cover the head and the tail of q."""
 
+from __future__ import annotations
+
 from functools import cached_property
 
 import numpy as np

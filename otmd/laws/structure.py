@@ -4,6 +4,8 @@ The optimum and verifiers match on the kinds of this file, and not on classes of
 its structure is served by everything that serves this kind of structure.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -39,6 +41,14 @@ class Slots:
         V.
     disjoint : bool
         Whether no token can be drawn from two of the distributions.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Stratified([0.4, 0.2, 0.2, 0.1, 0.1], num_drafts=2)
+    >>> law.position_structure().slots.dense.round(4)
+    array([[0.6667, 0.3333, 0.    , 0.    , 0.    ],
+           [0.    , 0.    , 0.5   , 0.25  , 0.25  ]])
     """
 
     tokens: IntArray
@@ -49,14 +59,14 @@ class Slots:
     disjoint: bool
 
     @classmethod
-    def single(cls, probs: FloatArray, num_drafts: int) -> "Slots":
+    def single(cls, probs: FloatArray, num_drafts: int) -> Slots:
         """All drafts are drawn from one distribution (…, V)."""
         size = probs.shape[-1]
         tokens, starts = _whole_vocabulary(size)
         return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
 
     @classmethod
-    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> "Slots":
+    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> Slots:
         """Draft j is drawn from the tokens of ``number`` j (V,), each with its entry of ``probs`` (V,)."""
         tokens = np.argsort(number, kind="stable")
         starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
@@ -67,7 +77,7 @@ class Slots:
         return slots
 
     @classmethod
-    def overlapping(cls, probs: FloatArray) -> "Slots":
+    def overlapping(cls, probs: FloatArray) -> Slots:
         """Draft r is drawn from the distribution ``probs[r]``, shape (R, V)."""
         count, size = probs.shape
         if count == 1:
@@ -79,7 +89,7 @@ class Slots:
     @classmethod
     def joined(
         cls, rows: Sequence[tuple[IntArray, FloatArray, int]], vocab_size: int, disjoint: bool
-    ) -> "Slots":
+    ) -> Slots:
         """Each row is a distribution, (tokens (E_r,), probs (E_r,), number of its copies)."""
         tokens = [row_tokens[probs > 0.0] for row_tokens, probs, _ in rows]
         probs = [probs[probs > 0.0] for _, probs, _ in rows]
@@ -208,6 +218,14 @@ class Race:
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
         The number of drafts, at least 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import otmd
+    >>> race = otmd.laws.Race(np.array([0.5, 0.3, 0.2]), num_drafts=2)
+    >>> race.prefix_containment(np.array([0, 1, 2])).round(6)
+    array([0.      , 0.      , 0.514286, 1.      ])
     """
 
     probs: FloatArray
@@ -248,6 +266,14 @@ class Table:
         q, if some optimal cut is a prefix of the tokens in ascending order of p/q for every p.
     prefix_containment : callable, optional
         Maps an order of the tokens (V,) to g of each of its prefixes (V + 1,). Needed if ``probs`` is given.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Joint([[0, 1], [2, 1]], [0.25, 0.75], vocab_size=3)
+    >>> tokens, probs = law.position_structure().random.enumerate()
+    >>> tokens.tolist(), probs.tolist()
+    ([[0, 1], [2, 1]], [0.25, 0.75])
     """
 
     enumerate: Callable[[], tuple[IntArray, FloatArray]]
@@ -264,6 +290,15 @@ class Structure(NamedTuple):
         Tokens that are always drafted. No random draft is one of them.
     random : Slots, Race, Table or None
         The structure of the other drafts; None if there are none.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> structure = otmd.Greedy([0.4, 0.3, 0.2, 0.1], num_drafts=3).position_structure()
+    >>> structure.deterministic
+    array([0, 1])
+    >>> structure.random.num_drafts
+    1
     """
 
     deterministic: IntArray

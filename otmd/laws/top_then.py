@@ -1,5 +1,7 @@
 """The most likely tokens with probability 1, the other drafts by another law; SpecHub's pairs."""
 
+from __future__ import annotations
+
 import copy
 from functools import cached_property
 from typing import Self
@@ -200,6 +202,13 @@ class Greedy(_TopFollows):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.Greedy([0.4, 0.3, 0.2, 0.1], num_drafts=2)
+    >>> law.inclusion_probs().round(4)
+    array([1.    , 0.5   , 0.3333, 0.1667])
     """
 
 
@@ -212,6 +221,13 @@ class CertainTop(_TopFollows):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. More drafts than tokens with mass are a ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.CertainTop([0.4, 0.3, 0.2, 0.1], num_drafts=2)
+    >>> law.inclusion_probs()
+    array([1., 1., 0., 0.])
     """
 
     num_random = 0
@@ -228,6 +244,15 @@ class Hub(_TopFollows):
     ----------
     draft_probs, num_drafts
         See :class:`WithReplacement`. A single token with mass, or another number than 2, is a ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> tokens, probs = otmd.Hub([0.5, 0.3, 0.2]).enumerate()
+    >>> tokens.tolist()
+    [[0, 1], [0, 2], [1, 0], [2, 0]]
+    >>> probs.round(4)
+    array([0.3, 0.2, 0.3, 0.2])
     """
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int = 2) -> None:

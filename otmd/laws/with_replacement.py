@@ -1,5 +1,7 @@
 """Drafts drawn independently from the draft distribution."""
 
+from __future__ import annotations
+
 from functools import cached_property
 from math import comb
 

@@ -1,5 +1,7 @@
 """Drafts drawn one after another, each from the tokens that the drafts before it left."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cached_property
 

@@ -1,5 +1,7 @@
 """Run target and draft over prompts and store their raw logits, resumably."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re

@@ -6,6 +6,8 @@ a folder without it is unfinished. otmd reads only the manifest's metadata: the 
 the name, size and SHA-256 of every shard.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re

@@ -1,5 +1,7 @@
 """Speculative decoding on real models: draft a tree, check it in one call, keep a path of it, repeat."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

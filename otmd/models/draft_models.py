@@ -1,5 +1,7 @@
 """Draft models: layers skipped, an n-gram model, or a second language model."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from pathlib import Path

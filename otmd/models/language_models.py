@@ -1,5 +1,7 @@
 """Language models: loading, logits after each prefix, and sampled continuations."""
 
+from __future__ import annotations
+
 import hashlib
 import inspect
 import io

@@ -6,6 +6,8 @@ Goodman 1998, section 2.6): with c counts and N(h) the number of different token
 the recursion ends in the uniform distribution. It has no constants to tune and is positive everywhere.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -54,7 +56,7 @@ class NGram:
         self._base = (unigrams + seen / self.vocab_size) / (unigrams.sum() + seen)
 
     @classmethod
-    def fit(cls, sequences: Iterable[Sequence[int]], vocab_size: int, order: int = 3) -> "NGram":
+    def fit(cls, sequences: Iterable[Sequence[int]], vocab_size: int, order: int = 3) -> NGram:
         """Count the grams of token sequences; none reaches over the end of a sequence.
 
         The sequences are of token ids in [0, ``vocab_size``), and ``order`` ≥ 1 is the length of the longest
@@ -123,7 +125,7 @@ class NGram:
         np.savez_compressed(path, allow_pickle=False, **self.arrays())
 
     @classmethod
-    def load(cls, path: str | Path) -> "NGram":
+    def load(cls, path: str | Path) -> NGram:
         """Read what ``save`` wrote; ValueError for another file, DatasetError for one that is cut short."""
         named = read_npz(Path(path))
         orders = range(2, 2 + (len(named) - 1) // 2)

@@ -1,5 +1,7 @@
 """Prompts for the target model, from the built-in sources or from the user's files."""
 
+from __future__ import annotations
+
 import gzip
 import re
 import zlib

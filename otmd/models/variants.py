@@ -8,6 +8,8 @@ cost much more than one with a single row, though both read the same weights. on
 weights, made once, avoids most of that.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Collection
 from itertools import chain

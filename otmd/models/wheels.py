@@ -4,6 +4,8 @@ The default model and the built-in prompts are such files, so neither needs a mo
 in this folder lists them.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """The optimal acceptance rate α* = 1 + min over subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8)."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -68,6 +70,11 @@ def optimal_acceptance(
         The law of the drafts.
     every_n : bool
         Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
+
+    Returns
+    -------
+    OptimalAcceptance
+        Its ``rate`` is a float or an array (…), or (…, n) with ``every_n``. Its ``subset`` is the cut H*.
 
     Raises
     ------

@@ -1,5 +1,7 @@
 """Bounds of α* and of K-SEQ's rate that need no optimisation."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

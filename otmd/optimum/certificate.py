@@ -1,5 +1,7 @@
 """Proof of an optimum: a value that is attained, and a bound that no value exceeds."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

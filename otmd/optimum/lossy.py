@@ -6,6 +6,8 @@ p′_y = p_y · min(max(s_y/p_y, low), high) has the least f-divergence for ever
 Σ (s − high p)₊ = ℓ = Σ (low p − s)₊; see docs/theory_lossy.md.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -78,6 +80,11 @@ class LossyFrontier:
         ----------
         budget : array_like
             Numbers ≥ 0, or ≥ 1 for ``"leniency"``, else ValueError; broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            In the broadcast shape.
         """
         return self._each(self._budget(budget), lambda string, most: 1.0 - string.within(most).loss)
 
@@ -103,6 +110,11 @@ class LossyFrontier:
         ----------
         rate : array_like
             Numbers in [0, 1], else ValueError; broadcast against the leading axes.
+
+        Returns
+        -------
+        float or ndarray of float64
+            In the broadcast shape.
         """
         given = _between("rate", rate, 0.0, 1.0)
         return self._each(given, lambda string, rate: string.cost(string.losing(1.0 - rate)))
@@ -111,7 +123,7 @@ class LossyFrontier:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
 
     def _each(
-        self, values: ArrayLike, answer: Callable[["_TautString", float], float]
+        self, values: ArrayLike, answer: Callable[[_TautString, float], float]
     ) -> FloatArray | float:
         out = np.vectorize(answer, otypes=[np.float64])(self._strings, values)
         return out if out.shape else float(out)
@@ -132,6 +144,11 @@ def lossy_frontier(
         The divergence of the output's distribution p′ from p: ``"total_variation"`` ½Σ|p′ − p|, ``"kl"``
         Σ p′ log(p′/p), ``"reverse_kl"`` Σ p log(p/p′), ``"chi_squared"`` Σ (p′ − p)²/p, or ``"leniency"``
         max p′/p, the least γ with p′ ≤ γp.
+
+    Returns
+    -------
+    LossyFrontier
+        Its methods give the rate at a divergence, the divergence at a rate, and the output distribution.
 
     Raises
     ------

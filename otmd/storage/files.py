@@ -1,5 +1,7 @@
 """Files: one-line errors, JSON read strictly, files written whole or not at all, locked folders."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """Compare all laws and verifiers on one or many pairs of distributions: mean rates and gaps to α*."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,7 +78,7 @@ class Comparison(list[ComparedRow]):
         """One dictionary for each row."""
         return [row._asdict() for row in self]
 
-    def to_polars(self) -> "pl.DataFrame":
+    def to_polars(self) -> pl.DataFrame:
         """The rows as a Polars data frame."""
         import polars as pl
 
@@ -116,6 +118,11 @@ def compare(
         of the time: at a large vocabulary, leave them out.
     tol : float
         How far apart the guaranteed bounds of a rate may lie where there is no closed form.
+
+    Returns
+    -------
+    Comparison
+        A list of rows, best rate first; it prints as a table.
 
     Raises
     ------

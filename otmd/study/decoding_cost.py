@@ -1,5 +1,7 @@
 """The cost of ways of decoding: summed over texts, as a table, as JSON and as a figure."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -186,7 +188,7 @@ def draw_decoding(
     return save_figure(lambda: _bars(costs), paths, source)
 
 
-def _bars(costs: Sequence[DecodingCost]) -> "Figure":
+def _bars(costs: Sequence[DecodingCost]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(TWO_COLUMNS, 0.9 + 0.38 * len(costs)), layout="constrained")

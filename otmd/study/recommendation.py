@@ -1,5 +1,7 @@
 """The recommendation under the tables of ``otmd measure`` and ``otmd report``."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import polars as pl

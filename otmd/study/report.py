@@ -1,5 +1,7 @@
 """A summary as tables for a terminal and for a page, as JSON, and as the figure of the gaps."""
 
+from __future__ import annotations
+
 import json
 import re
 import shutil
@@ -285,7 +287,7 @@ def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = 
     return style.save_figure(lambda: make_figure(drawn), paths, source)
 
 
-def make_figure(drawn: pl.DataFrame) -> "Figure":
+def make_figure(drawn: pl.DataFrame) -> Figure:
     """The figure of :func:`draw_gaps`, of a summary whose gaps are all defined."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -327,9 +329,7 @@ def make_figure(drawn: pl.DataFrame) -> "Figure":
     return figure
 
 
-def _panel(
-    axes: "Axes", rows: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]
-) -> None:
+def _panel(axes: Axes, rows: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]) -> None:
     axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
     axes.grid(axis="y", color=style.FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
@@ -356,7 +356,7 @@ def _panel(
         _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
 
 
-def _above(axes: "Axes", x: float, text: str, coordinates: Any, ha: Any) -> None:
+def _above(axes: Axes, x: float, text: str, coordinates: Any, ha: Any) -> None:
     offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
     axes.annotate(
         text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=style.QUIET

@@ -5,6 +5,8 @@ A worker receives a chunk: a few positions with their arrays. The output folder 
 ``results.parquet`` afterwards.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -130,6 +132,16 @@ def measure(
         If another process is measuring into ``output``.
     OSError
         If the disk is full or ``output`` cannot be written to; finished chunks are kept.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np, otmd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "dump.npz"
+    ...     np.savez(path, target_probs=[[0.5, 0.3, 0.2]], draft_probs=[[0.2, 0.3, 0.5]])
+    ...     table = otmd.measure(path, "with-replacement", ["preference", "k-sequential"], 2, workers=1)
+    >>> table["verifier"].to_list(), table["rate"].round(4).to_list()
+    (['Preference', 'KSequential'], [0.86, 0.7914])
     """
     if isinstance(dataset, (str, Path)):
         dataset = open_dataset(dataset)

@@ -1,5 +1,7 @@
 """Means over positions, with confidence intervals over prompts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 

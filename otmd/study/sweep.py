@@ -4,6 +4,8 @@ Such a file is called a part. Its name is a hash of everything that its rows dep
 sweep continues where it stopped, an extended one computes only what is new, and folders can be merged.
 """
 
+from __future__ import annotations
+
 import hashlib
 import inspect
 import json

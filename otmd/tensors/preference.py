@@ -4,6 +4,8 @@
 vocabulary.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, Self
 
 import torch

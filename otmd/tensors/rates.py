@@ -1,5 +1,7 @@
 """Acceptance rates on a device: from the ratio curve, and of greedy coupling, SpecHub and target-only."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -3,6 +3,8 @@
 :class:`otmd.Stratified` says what the law is.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """The four ways to write the transport problem as a linear program: full, compact, dual and maximum flow."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from decimal import Decimal
 from typing import NamedTuple
@@ -182,6 +184,19 @@ def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
         The problem, or only its shape: for most laws ``ProblemShape.of(law)`` lists no tuples.
     form : {"compact", "full", "dual", "max_flow"}
         How the problem is written. Another name is a ValueError.
+
+    Returns
+    -------
+    ProgramSize
+        Variables, constraints and nonzero entries.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25] * 4, num_drafts=3)
+    >>> shape = otmd.transport.ProblemShape.of(law)
+    >>> [otmd.transport.program_size(shape, form).variables for form in ("compact", "full")]
+    [28, 56]
     """
     validate_form(form)
     arcs, nodes = problem.num_arcs, problem.num_sets + problem.vocab_size
@@ -217,6 +232,19 @@ def build_program(
         As for :func:`program_size`, but a TransportProblem and not its shape.
     max_bytes : float
         A program whose arrays are larger is a ValueError.
+
+    Returns
+    -------
+    LinearProgram
+        The objective, the sparse matrix and the bounds.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.CertainTop([0.5, 0.3, 0.2], num_drafts=2)
+    >>> problem = otmd.TransportProblem.of([0.5, 0.25, 0.25], law)
+    >>> otmd.transport.build_program(problem).column_names
+    ['accept {0,1} 0', 'accept {0,1} 1']
     """
     _require_fits(problem, form, max_bytes)
     return FORMS[form].build(problem)

@@ -1,5 +1,7 @@
 """The transport problem of one position: which draft sets supply mass, and which tokens take it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -32,6 +34,13 @@ class ProblemShape:
         E, the number of pairs of a set and one of its tokens.
     vocab_size : int
         V.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> otmd.transport.ProblemShape.of(law)
+    ProblemShape(num_sets=6, num_arcs=9, vocab_size=3)
     """
 
     num_sets: int
@@ -75,6 +84,14 @@ class TransportProblem:
         The law that the sets come from.
     tuples : ndarray of int64, shape (S, n), or None
         The drafts of each row in their order; None where tuples with equal token sets were merged.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> problem = otmd.TransportProblem.of([0.5, 0.25, 0.25], law)
+    >>> dict(zip(problem.set_names(), problem.supply.tolist()))
+    {'{0,1}': 0.125, '{0,2}': 0.25, '{0}': 0.0625, '{1,2}': 0.25, '{1}': 0.0625, '{2}': 0.25}
     """
 
     target: FloatArray

@@ -1,5 +1,7 @@
 """A sparse linear program, a solver's answer to it, and the check of that answer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -166,4 +168,16 @@ TOLERANCE = 1e-7
 
 
 class SolverError(RuntimeError):
-    """The solver did not end at an optimum, or its answer failed the check."""
+    """The solver did not end at an optimum, or its answer failed the check.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> options = {"presolve": "off", "simplex_iteration_limit": 0}
+    >>> try:
+    ...     otmd.solve_transport([0.5, 0.25, 0.25], law, options=options)
+    ... except otmd.SolverError as error:
+    ...     print(str(error).split(";")[0])
+    form 'compact': iteration limit: raise the solver's limit, or try another method
+    """

@@ -1,5 +1,7 @@
 """Solve the transport problem of one position, in any form, by any solver, and check the answer."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -105,6 +107,11 @@ def solve_transport(
         Whether to raise SolverError where there is no certified optimum. If not, the solution's status
         says so.
 
+    Returns
+    -------
+    TransportSolution
+        The plan, its rate, and a certificate that is recomputed from the program.
+
     Raises
     ------
     ValueError
@@ -156,6 +163,20 @@ def solve_path(
         The interior point method always begins from the start.
     form, options, max_bytes, throw
         As for :func:`solve_transport`, for errors as well.
+
+    Returns
+    -------
+    list of TransportSolution
+        One solution for each problem, in order.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> targets = [0.5, 0.25, 0.25], [0.6, 0.2, 0.2]
+    >>> problems = [otmd.TransportProblem.of(target, law) for target in targets]
+    >>> [round(solution.rate, 4) for solution in otmd.transport.solve_path(problems)]
+    [0.9375, 0.8375]
     """
     forms.validate_form(form)
     session = solvers.HighsSession(method, options)

@@ -1,5 +1,7 @@
 """A transport plan: how much of each draft set's probability goes to which of its tokens."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +28,16 @@ class TransportPlan:
     accepted : array_like, shape (E,)
         The mass on each arc of the problem, finite, else ValueError; negative mass counts as none. The
         attribute of this name holds the mass scaled down, in float64.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> plan = otmd.solve_transport([0.5, 0.25, 0.25], law).plan
+    >>> plan.accept_probs([0, 2]).round(4)
+    array([1., 0., 0.])
+    >>> plan.residual.round(4)
+    array([1., 0., 0.])
     """
 
     def __init__(self, problem: TransportProblem, accepted: ArrayLike) -> None:
@@ -128,11 +140,24 @@ def canonical_decomposition(plan: TransportPlan) -> CanonicalDecomposition:
     plan : TransportPlan
         Any plan, optimal or not.
 
+    Returns
+    -------
+    CanonicalDecomposition
+        The probabilities of both steps, and their rate.
+
     Notes
     -----
     The mass that a set does not accept is spread evenly over its tokens. So each token is selected at least
     as often as the plan accepts it, and Σ min(p, selected) ≥ Σ accepted. Hence some two-step rule is optimal
     (Khisti et al. 2025, Theorem 1).
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> plan = otmd.solve_transport([0.5, 0.25, 0.25], law).plan
+    >>> round(plan.rate, 6), round(otmd.canonical_decomposition(plan).rate, 6)
+    (0.9375, 0.9375)
     """
     problem = plan.problem
     rejected = np.maximum(problem.supply - problem.by_set(plan.accepted), 0.0)

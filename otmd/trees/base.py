@@ -1,5 +1,7 @@
 """Models, and draft trees that are drawn node by node."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
@@ -26,6 +28,13 @@ class TableModel:
         Table d has d + 1 axes of length V. It holds the law of the next token after each d tokens. The last
         table also serves longer prefixes, by their last tokens, so that ``[initial, transition]`` is a
         Markov chain. Other shapes, or rows that are no distribution, are a ValueError.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> model = trees.TableModel([[0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]]])
+    >>> model(()), model((0, 1))
+    (array([0.5, 0.5]), array([0.2, 0.8]))
     """
 
     def __init__(self, tables: Sequence[ArrayLike]) -> None:
@@ -82,6 +91,21 @@ class TreeLaw(ABC):
         Takes a prefix and returns the draft distribution (V,).
     depth : int
         The length of the longest path.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> class TwoDrafts(trees.TreeLaw):
+    ...     depth = 1
+    ...     draft_model = trees.TableModel([[0.2, 0.3, 0.5]])
+    ...     def root(self, draft):
+    ...         return ((), ())
+    ...     def node_law(self, draft_probs, state):
+    ...         return otmd.WithReplacement(draft_probs, 2) if state else None
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> round(trees.inclusion_bound(target, TwoDrafts()).value, 4)
+    1.86
     """
 
     draft_model: Model

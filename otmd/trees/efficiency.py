@@ -1,5 +1,7 @@
 """The number of tokens that a step emits, and their law: exact for small models, sampled for others."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
@@ -56,12 +58,27 @@ def block_efficiency(
     rng : int, sequence of int, numpy.random.Generator or None
         Draws the samples: a seed or a generator. Equal seeds give equal answers.
 
+    Returns
+    -------
+    BlockEfficiency
+        The mean; of samples, with its standard error.
+
     Raises
     ------
     ValueError
         For too many outcomes to list, or fewer than two samples.
     UnsupportedLaw
         For a law that the rule does not serve.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> rule, tree = trees.TokenLevel(otmd.RecursiveRejection()), trees.TokenTree(draft, (2, 1))
+    >>> round(trees.block_efficiency(rule, target, tree).value, 4)
+    2.394
     """
     context = Context(target_model, law)
     if num_samples is None:
@@ -79,6 +96,22 @@ def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -
 
     Where a step emits fewer tokens, the target model draws the others. It equals :func:`target_distribution`
     up to rounding if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
+
+    Returns
+    -------
+    ndarray of float64, shape (V, …, V)
+        Entry (x_1, …, x_{depth+1}) is the probability of these tokens.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> path = trees.TokenTree(draft, (1,))
+    >>> trees.output_distribution(trees.BlockVerification(), target, path).round(4)
+    array([[0.25, 0.15, 0.1 ],
+           [0.15, 0.09, 0.06],
+           [0.1 , 0.06, 0.04]])
     """
     context = Context(target_model, law)
     emitted: dict[Prefix, float] = defaultdict(float)
@@ -95,6 +128,19 @@ def target_distribution(target_model: Model, length: int) -> FloatArray:
     """Law of the first ``length`` tokens of the target model, an array with ``length`` axes of length V.
 
     ``target_model`` takes a prefix and returns the target distribution (V,).
+
+    Returns
+    -------
+    ndarray of float64, shape (V, …, V)
+        Entry (x_1, …, x_length) is the probability of these tokens.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> trees.target_distribution(trees.TableModel([[0.5, 0.3, 0.2]]), 2).round(4)
+    array([[0.25, 0.15, 0.1 ],
+           [0.15, 0.09, 0.06],
+           [0.1 , 0.06, 0.04]])
     """
     law, size = np.ones(()), np.asarray(target_model(())).size if length else 0
     for depth in range(length):

@@ -1,5 +1,7 @@
 """Laws of draft trees: fixed shapes (Sequoia), i.i.d. paths (SpecTr), most likely paths (EAGLE-2)."""
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 
@@ -34,6 +36,14 @@ class TokenTree(TreeLaw):
     -----
     Drafts without replacement and from strata are distinct. Where fewer tokens have mass than the shape asks
     for, the node drafts all of them.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> trees.TokenTree(draft, (2, 1), otmd.Stratified)
+    TokenTree((((),), ((),)), Stratified)
     """
 
     def __init__(
@@ -80,11 +90,22 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
         The most tokens that the tree may have, and the length of its longest path; at least 1, else
         ValueError.
 
+    Returns
+    -------
+    tuple
+        The shapes below the first draft, the second, and so on; () is a leaf.
+
     Notes
     -----
     The probability of reaching a node is the product of the rates along its path (Chen et al. 2024, prop.
     3.4). It is at most that of the node's parent and of its siblings of lower rank. So the best tree consists
     of the nodes with the largest products.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> trees.budget_shape([0.6, 0.2], budget=4, depth=3)
+    ((((),),), ())
     """
     rates = np.asarray(rank_rates, dtype=np.float64)
     proper = rates.ndim == 1 and rates.size and (rates >= 0).all() and (np.diff(rates) <= 0).all()
@@ -142,6 +163,15 @@ class IIDPaths(TreeLaw):
         Takes a prefix and returns the draft distribution (V,).
     num_paths, depth : int
         K and L, at least 1, else ValueError.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> paths = trees.IIDPaths(draft, num_paths=2, depth=2)
+    >>> round(trees.inclusion_bound(target, paths).value, 4)
+    2.5848
     """
 
     def __init__(self, draft_model: Model, num_paths: int, depth: int) -> None:
@@ -176,6 +206,17 @@ class MostLikelyTree(TreeLaw):
     budget, depth, width : int
         The number of tokens of the tree, the length of its longest path, and the most tokens drafted at a
         node; each at least 1, else ValueError.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> tree = trees.MostLikelyTree(draft, budget=3, depth=2)
+    >>> rule = trees.TokenLevel(otmd.TargetOnly())
+    >>> round(trees.block_efficiency(rule, target, tree).value, 4)
+    1.54
     """
 
     def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 10) -> None:

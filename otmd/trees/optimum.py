@@ -7,6 +7,8 @@ with. So the best rule solves a linear program. Its constraints say ≤ M(s). Th
 both sides sum to 1 over all s.
 """
 
+from __future__ import annotations
+
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -45,7 +47,21 @@ class SequenceOptimum:
 
 
 def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:
-    """The size of the program of :func:`optimal_block_efficiency`; too many trees are a ValueError."""
+    """The size of the program of :func:`optimal_block_efficiency`; too many trees are a ValueError.
+
+    Returns
+    -------
+    ProgramSize
+        Variables, constraints and nonzero entries.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> trees.sequence_program_size(target, trees.TokenTree(draft, (2, 1)))
+    ProgramSize(variables=405, constraints=54, nonzeros=1782)
+    """
     context = Context(target_model, law)
     return _size(context, _trees(context))
 
@@ -62,12 +78,25 @@ def optimal_block_efficiency(
     max_bytes : float
         The largest program to build: the memory of its arrays, in bytes.
 
+    Returns
+    -------
+    SequenceOptimum
+        The optimum, with the size of the program and a certificate.
+
     Raises
     ------
     ValueError
         For too many trees to list, or a program that is too large.
     SolverError
         If the solver does not end at an optimum, or its answer fails the check.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> round(trees.optimal_block_efficiency(target, trees.TokenTree(draft, (2, 1))).value, 4)
+    2.7609
     """
     context = Context(target_model, law)
     trees = _trees(context)

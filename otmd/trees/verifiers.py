@@ -1,5 +1,7 @@
 """Rules for draft trees: one position at a time, block verification for paths, traversal for trees."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -13,7 +15,18 @@ from otmd.verifiers.prepared import accept_prob
 
 
 class TreeVerifier(ABC):
-    """A lossless rule. It accepts a path of a draft tree, and adds one more token."""
+    """A lossless rule. It accepts a path of a draft tree, and adds one more token.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> rule = trees.TokenLevel(otmd.RecursiveRejection())
+    >>> rule.step(target, trees.TokenTree(draft, (2, 1)), rng=0)
+    (2, 0, 2)
+    """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -36,6 +49,11 @@ class TreeVerifier(ABC):
             The law of the tree. A law that the rule does not serve is an UnsupportedLaw error.
         rng : int, sequence of int, numpy.random.Generator or None
             A seed or a generator. Equal seeds give equal steps.
+
+        Returns
+        -------
+        tuple of int
+            The accepted path and the token after it, 1 to depth + 1 tokens.
         """
         return self.run(Context(target_model, law), Sampled(validate_rng(rng)))
 
@@ -63,6 +81,16 @@ class TokenLevel(TreeVerifier):
     -----
     A token sampled from the residual may be one of the drafts. The rule then continues below it, as below an
     accepted draft: the drafts below a token do not depend on how the token was chosen.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> rule = trees.TokenLevel(otmd.KSequential())
+    >>> round(trees.block_efficiency(rule, target, trees.IIDPaths(draft, 2, 2)).value, 4)
+    2.3672
     """
 
     def __init__(self, verifier: Verifier) -> None:
@@ -114,6 +142,15 @@ class Traversal(TreeVerifier):
     node's p_i. D is the distribution of the child's token given the drafts before it, which the node's law
     tells (:meth:`~otmd.DraftLaw.next_draft_probs`). What is drafted below a child must not depend on the
     drafts after it.
+
+    Examples
+    --------
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> tree = trees.TokenTree(draft, (2, 1))
+    >>> round(trees.block_efficiency(trees.Traversal(), target, tree).value, 4)
+    2.454
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
@@ -163,6 +200,18 @@ class BlockVerification(Traversal):
     model's. Each prefix of i tokens is accepted or rejected by its own random number, with a probability that
     follows from p_i = min(p_{i−1}·M(x_i)/D(x_i), 1), where p_0 = 1. The longest accepted prefix is emitted.
     Looking at the longest prefix first gives the rule of :class:`Traversal` for trees that are a single path.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> path = trees.TokenTree(draft, (1, 1))
+    >>> for rule in trees.TokenLevel(otmd.Preference()), trees.BlockVerification():
+    ...     print(round(trees.block_efficiency(rule, target, path).value, 4))
+    2.19
+    2.25
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:

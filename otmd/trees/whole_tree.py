@@ -7,6 +7,8 @@ gives the masses a(y) ≤ w M(y) that are accepted below, and the scores of the 
 what remains for the node itself to emit is w M − a.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.laws import DraftLaw, Slots
@@ -62,7 +64,7 @@ class LayerVerification(TreeVerifier):
         layers = self.layers(context, DraftTree(context, choices))
         return 1.0 + sum(layer.score for layer in layers[1:])
 
-    def layers(self, context: Context, tree: DraftTree) -> "list[Layer]":
+    def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
         layers = [Layer(context, tree, {(): 1.0})]
         while layers[-1].child_scores:
@@ -80,6 +82,16 @@ class SubtreeVerification(TreeVerifier):
     principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
 
     Serves the trees of :class:`LayerVerification`, which accepts more often than not a little more.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> tree = trees.TokenTree(draft, (2, 2), otmd.Stratified)
+    >>> round(trees.block_efficiency(trees.SubtreeVerification(), target, tree).value, 4)
+    2.76
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:

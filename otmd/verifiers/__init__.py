@@ -1,5 +1,7 @@
 """Verifiers, which pick the output token: one algorithm a file, one small interface."""
 
+from __future__ import annotations
+
 from numpy.typing import ArrayLike
 
 from otmd import registry
@@ -114,6 +116,11 @@ def acceptance_bounds(
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
     """The verifiers of this package, without couplings, that are lossless for a law of drafts.
+
+    Returns
+    -------
+    list of Verifier
+        New instances with default parameters.
 
     Examples
     --------

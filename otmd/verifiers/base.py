@@ -1,5 +1,7 @@
 """The interface of a verifier, which picks the output token given the drafts and is lossless for its laws."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
@@ -139,6 +141,11 @@ class Verifier(ABC):
             p.
         law : DraftLaw
             A law without leading axes.
+
+        Returns
+        -------
+        PreparedVerifier
+            It decides on drafts (n,) by ``verify``.
 
         Raises
         ------

@@ -1,5 +1,7 @@
 """The Gumbel list: n independent drafts, each from its own set of clocks; the target reads all sets."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.kernel import kernel

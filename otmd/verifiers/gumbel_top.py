@@ -1,5 +1,7 @@
 """The Gumbel top n: drafts without replacement by the clocks that the target reads."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.special import binom
 

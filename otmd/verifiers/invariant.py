@@ -10,6 +10,8 @@ at time s C. Each other token z comes before y in the drafter's race with probab
 A(C) = Σ (C q − p)₊. The acceptance rates are integrals over s.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 
 import numpy as np
@@ -29,6 +31,16 @@ class InvariantCoupling(Verifier):
     :meth:`draft_tokens` and :meth:`output_token` are the two sides. :meth:`verify` serves drafts that come
     without their clocks: it draws clocks anew, given the drafts. The distribution of the output given the
     drafts has no closed form, so the verifier is not enumerated.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> coupling = otmd.GumbelTop()
+    >>> clocks = coupling.clocks(vocab_size=3, num_drafts=2, rng=1)
+    >>> [coupling.draft_tokens(q, clocks).tolist() for q in ([0.1, 0.1, 0.8], [0.8, 0.1, 0.1])]
+    [[1, 2], [0, 1]]
+    >>> coupling.output_token([0.3, 0.3, 0.4], clocks)
+    1
     """
 
     def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike) -> FloatArray:

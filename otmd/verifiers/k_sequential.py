@@ -1,5 +1,7 @@
 """K-SEQ, the sequential selection of SpecTr."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The verifier of a transport plan: it accepts each draft with the probability in the plan."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.laws import DraftLaw, Structure

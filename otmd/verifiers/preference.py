@@ -3,6 +3,8 @@
 The algorithm, the pair sweep, and why it is lossless are in :mod:`otmd.verifiers.pair_sweep`.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.curve._kernels import hockey_stick
@@ -44,7 +46,7 @@ class Preference(Verifier):
     >>> import otmd
     >>> law = otmd.Stratified([0.4, 0.3, 0.2, 0.1], num_drafts=2)
     >>> round(otmd.acceptance_rate(otmd.Preference(), [0.25, 0.25, 0.25, 0.25], law), 6)
-    0.928571
+    0.972222
     """
 
     def __init__(self, order: Order | None = None) -> None:

@@ -1,5 +1,7 @@
 """A verifier prepared for one position: it accepts one of the drafts, or draws from the residual."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,5 +1,7 @@
 """Recursive rejection sampling, with replacement, without, and for drafts of different laws."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,5 +1,7 @@
 """SpecHub's verifier for pairs that hold the most likely token (Sun et al. 2024)."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from otmd.laws import DraftLaw, Hub, Structure

@@ -1,5 +1,7 @@
 """Draw from the target and see whether the token was drafted."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

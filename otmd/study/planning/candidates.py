@@ -1,5 +1,7 @@
 """The candidates of a plan: verifiers with the laws of drafts that they may serve."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

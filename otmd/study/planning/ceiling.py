@@ -5,6 +5,8 @@ the best π that is a function of q, the level P(p_y > π_y | q) is the same for
 the newsvendor problem (docs/plan.md).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

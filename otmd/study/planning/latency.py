@@ -1,5 +1,7 @@
 """The cost of a step: times by the number of tokens that a model reads at once, and by context."""
 
+from __future__ import annotations
+
 import timeit
 from pathlib import Path
 from time import perf_counter

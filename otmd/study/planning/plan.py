@@ -1,5 +1,7 @@
 """A plan: what to draft and how to verify it, from a dataset of texts, with the tables that it rests on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise

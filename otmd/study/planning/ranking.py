@@ -1,5 +1,7 @@
 """The ranking: the best tree of every rule within each budget, chosen on half of the prompts."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -5,6 +5,8 @@ is emitted, follows from the two distributions. The reach of a step is a product
 where steps begin is a renewal process (docs/plan.md).
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -111,6 +113,7 @@ def reached_by_probs(probs: FloatArray) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
+    >>> from otmd.study.planning import reached_by_probs
     >>> reached_by_probs(np.full((3, 2), 0.5))
     array([[1.  , 0.5 , 0.25],
            [1.  , 0.5 , 0.25],
@@ -140,6 +143,7 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
+    >>> from otmd.study.planning import reached_by_block
     >>> reached_by_block(np.array([0.5, 2.0]), 2)
     array([[1. , 0.5, 0.5],
            [1. , 1. , 0. ]])
@@ -184,6 +188,7 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     Examples
     --------
     >>> import numpy as np
+    >>> from otmd.study.planning import reached_by_probs, steps_along
     >>> steps = steps_along(reached_by_probs(np.full((8, 2), 0.5)), cut_at=8)
     >>> print(f"{steps.tokens / steps.steps:.2f} tokens a step")
     1.75 tokens a step
@@ -208,6 +213,7 @@ def step_begins(reached: FloatArray) -> FloatArray:
     Examples
     --------
     >>> import numpy as np
+    >>> from otmd.study.planning import reached_by_probs, step_begins
     >>> step_begins(reached_by_probs(np.full((3, 1), 0.5)))
     array([1.  , 0.5 , 0.75])
     """

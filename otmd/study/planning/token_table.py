@@ -1,5 +1,7 @@
 """The table of every candidate at every token of the texts: resumable, one part a text."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict

@@ -1,5 +1,7 @@
 """The optimal verifier: as many drafts accepted as any lossless verifier can."""
 
+from __future__ import annotations
+
 import numpy as np
 from scipy.special import comb
 
