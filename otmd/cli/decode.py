@@ -94,7 +94,8 @@ def decode(
         The length of the longest path; 4 unless given.
     rule : str
         recursive-rejection, k-sequential, spec-hub, preference, target-only, optimal,
-        block-verification or traversal; by default one that serves the tree.
+        block-verification, traversal, subtree, layer or greedy-multi-path; by default one that serves the
+        tree.
     temperature : float
         The temperature of the target, and of a draft that is sampled from.
     repeats : int

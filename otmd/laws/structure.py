@@ -22,7 +22,9 @@ from otmd.probabilities import FloatArray, IntArray, accumulated
 
 @dataclass(eq=False)
 class Slots:
-    """Independent drafts from R distributions, ``copies[r]`` drafts from distribution r.
+    """Independent drafts: slot j, one for each draft, is drawn from q_j.
+
+    The slots share R distributions, called rows; ``copies[r]`` slots in a row have distribution r.
 
     The containment is g(H) = P(all drafts lie in H) = Π_r q_r(H)^copies[r]. Without deterministic tokens, the
     drafts of a position come in the order of the distributions.

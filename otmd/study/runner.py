@@ -1,7 +1,7 @@
-"""Work on many positions or tasks: each result is a part, kept as soon as it is there; all parts are a table.
+"""Run a function on many jobs; store each result, a part, as soon as it is computed; join them to a table.
 
-More than one worker are joblib's processes. Within ``joblib.parallel_config(backend=…)``, the work runs on
-that backend instead, such as Dask's.
+With more than one worker, jobs run in joblib's processes, or on the backend of
+``joblib.parallel_config(backend=…)``, such as Dask's. One worker is this process, whatever the backend.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A table, as text, HTML, Markdown and CSV; and pages of tables, which need no other file."""
+"""A table as text, HTML, Markdown or CSV, and self-contained pages of tables."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ class Table(NamedTuple):
     """A table: ``rows`` of cells under ``heads``. Floats are shown with ``decimals``, None and NaN as a dash.
 
     ``interval`` names three columns, a value and the ends of its interval, which a page draws as a bar.
-    With ``small``, floats that would be shown as 0 are written like 1.2e-05. A line break in a head
+    With ``small``, floats below one unit of the last decimal are written like 1.2e-05. A line break in a head
     is a comma wherever it cannot be shown.
     """
 

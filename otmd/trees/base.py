@@ -43,9 +43,9 @@ class TableModel:
         self.tables = [validate_probs(f"tables[{d}]", table) for d, table in enumerate(tables)]
         self.vocab_size = self.tables[0].shape[-1]
         for d, table in enumerate(self.tables):
-            wanted = (self.vocab_size,) * (d + 1)
-            if table.shape != wanted:
-                raise wrong(f"tables[{d}]", f"the shape {table.shape}", wanted)
+            expected = (self.vocab_size,) * (d + 1)
+            if table.shape != expected:
+                raise wrong(f"tables[{d}]", f"the shape {table.shape}", expected)
 
     @classmethod
     def random(

@@ -37,8 +37,8 @@ def inclusion_bound(
     target_model : callable
         Takes a prefix and returns the target distribution (V,).
     law : TreeLaw
-        The law of the draft trees. What is drafted below a token may depend on which of its node's drafts is
-        the first that holds it, and on how many do.
+        The law of the draft trees. What is drafted below a token must depend on its node's drafts only
+        through the index of the first that holds it and the number that do.
     num_samples : int, optional
         How many texts of the target to sample. Without it every prefix is visited, and the bound is exact.
     rng : int, sequence of int, numpy.random.Generator or None
@@ -118,8 +118,9 @@ def _states_after(context: Context, prefix: Prefix, states: States, token: int) 
 def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
     """Drafts (n,) that hold a token, and their probabilities.
 
-    Drafts from one distribution, or of which only one may hold the token, stand for all in which the same
-    draft is the first that holds the token and equally many do; −1 is any other token.
+    If the drafts have one distribution, or disjoint ones, one representative is yielded for each index of the
+    first draft that holds the token and each number of later ones, with the probability of all such drafts;
+    −1 stands for any other token.
     """
     deterministic, random = law.position_structure()
     n = law.num_drafts

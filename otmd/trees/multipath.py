@@ -17,11 +17,12 @@ from otmd.verifiers.prepared import accept_prob
 class GreedyMultiPath(TreeVerifier):
     """Pick the path that follows the drafted token of largest p/q at each node; verify it as a block.
 
-    The rule is that of Thomas and Pal (arXiv 2602.16961). Each of K independent paths has the rank of its
-    tokens in turn, by p/q at each node, and the picked one has the largest. So its next token is at most y
-    with probability (A + x F(y))^K, x and A being the probabilities that a path has the prefix, or ranks
-    below it, and F(y) the mass of the tokens up to y. Block verification with this distribution in place of
-    the draft model's is lossless.
+    After Thomas and Pal (arXiv 2602.16961). Paths are compared token by token, by
+    p/q at each node; the picked path is the largest of K independent ones. Let x be the probability that a
+    path begins with the picked prefix, A that it ranks below it, and F(y) the draft mass of the tokens that
+    rank at most as high as y. The picked path ranks at most as high as the prefix followed by y with
+    probability (A + x F(y))^K. The differences of this over y, normalised, are the distribution of the next
+    picked token. Block verification with it in place of the draft model's is lossless.
 
     Serves :class:`IIDPaths`; other laws are an UnsupportedLaw error.
 

@@ -67,7 +67,7 @@ class _Scripted(RandomChoices):
     def token(self, probs: FloatArray) -> int:
         if self.made == len(self.script):
             first, *rest = np.flatnonzero(probs > 0).tolist()
-            self.others += [(*self.script, other) for other in rest]
+            self.others += [(*self.script, choice) for choice in rest]
             self.script.append(first)
         choice = self.script[self.made]
         self.made += 1
@@ -98,6 +98,6 @@ def every_outcome(
         scripts += choices.others
         done += 1
         if done + len(scripts) > most:
-            wanted = "a smaller vocabulary, depth or number of drafts; or ask for num_samples"
-            raise wrong("model", f"more than {most} outcomes to list", wanted)
+            expected = "a smaller vocabulary, depth or number of drafts; or ask for num_samples"
+            raise wrong("model", f"more than {most} outcomes to list", expected)
         yield result, choices.prob

@@ -81,7 +81,8 @@ class SubtreeVerification(TreeVerifier):
     is verified as by :class:`BlockVerification`, a single layer as by :class:`~otmd.Preference`. The
     principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
 
-    Serves the trees of :class:`LayerVerification`, which accepts more often than not a little more.
+    Serves the same trees as :class:`LayerVerification`, which usually yields slightly more tokens per step,
+    in some models fewer.
 
     Examples
     --------

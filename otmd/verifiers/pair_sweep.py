@@ -19,10 +19,11 @@ distribution in turn take min(p − a, T q) of each token, T being the sum of th
 which every short token comes before every thinned one is optimal: with H the thinned tokens, Π_j s_j is
 g(H) before them, and the rate is 1 − g(H) + p(H), which no lossless rule exceeds. So the cells are swept
 again, as long as this helps: tokens that were thinned in fewer sweeps have an earlier turn. For any H, every
-lossless rule has Π_j s_j ≥ g(H) − p(H) at the end.
+lossless verifier accepts no draft with probability at least g(H) − p(H), so Π_j s_j − [g(H) − p(H)] is an
+upper bound of what the rate lacks to α*.
 
 Slot by slot, without classes, the sweep is recursive rejection (:mod:`otmd.verifiers.recursive_rejection`);
-with one slot it is maximal coupling, with one random slot beside deterministic ones greedy coupling.
+with one slot it is maximal coupling, with one random slot and deterministic ones, greedy coupling.
 """
 
 from abc import abstractmethod
@@ -44,7 +45,7 @@ Order = Callable[[FloatArray, Slots], IntArray]
 _NUM_CLASSES = 24
 # The two ways to begin: each class by itself, or all tokens below 1 together.
 _STARTS = (np.arange(_NUM_CLASSES + 1), np.array([0, 1, _NUM_CLASSES]))
-# How often a start is swept again, unless the rate is as near to a bound of the optimum.
+# The most improvements of a start. A sweep whose rate is this near to an upper bound of α* is not improved.
 _MOST_IMPROVEMENTS = 5
 _NEAR_ENOUGH = 1e-6
 
@@ -180,7 +181,7 @@ class _CellSweep(Sweep):
         )
 
     def gap(self) -> float:
-        """Π_j s_j − [g(H) − p(H)], H the thinned tokens: at least what the rate lacks to the optimum."""
+        """Π_j s_j − [g(H) − p(H)], H the thinned tokens: an upper bound of α* less the rate."""
         cells = self._cells
         masses = np.zeros(self.slots.copies.size)
         target = _thinned_masses(
@@ -222,15 +223,15 @@ class _CellSweep(Sweep):
     def _left_before(
         self, rows: IntArray, turn: IntArray, level: IntArray, tokens: IntArray
     ) -> FloatArray:
-        """P − a of tokens (m,) before the cells of their rows, which come after those of all later rows."""
+        """Mass p − a of tokens (m,) before the cells of their rows; those of later rows come before."""
         left = self._target[tokens].copy()
         if self.slots.disjoint:
             return left
         total = self._earlier + self._others
         for row in reversed(range(self.slots.copies.size)):
             last = self.slots.row_of_slot.searchsorted(row, side="right") - 1
-            taken = np.minimum(left, total[turn, level, last] * self.slots.dense[row, tokens])
-            left -= np.where(row > rows, taken, 0.0)
+            mass_taken = np.minimum(left, total[turn, level, last] * self.slots.dense[row, tokens])
+            left -= np.where(row > rows, mass_taken, 0.0)
         return left
 
     def copies(self, token: int) -> FloatArray:
@@ -382,11 +383,11 @@ def _sweep_cells(
             for i in range(num_rows):
                 row = num_rows - 1 - i
                 cells = slice(levels[level] * num_rows + i, levels[level + 1] * num_rows, num_rows)
-                own = slice(first_slot[row], first_slot[row + 1])
+                part = slice(first_slot[row], first_slot[row + 1])
                 product = _sweep_cell(
                     probs, begins[cells], drawn[cells], sizes[cells], turns, turn, left, product,
-                    s[own], others[turn, level, own], earlier[turn, level, own],
-                    unaccepted[turn, level, own],
+                    s[part], others[turn, level, part], earlier[turn, level, part],
+                    unaccepted[turn, level, part],
                 )  # fmt: skip
     return s.prod()
 
@@ -402,14 +403,14 @@ def _sweep_cell(
         a = product / s[j] if s[j] > 0.0 else 0.0
         others[j], earlier[j], unaccepted[j] = a, steps, s[j]
         if mass > 0.0 and a > 0.0 and steps < high:
-            taken = a * mass
+            mass_taken = a * mass
             if steps + a > low:
-                taken = 0.0
+                mass_taken = 0.0
                 for c in range(sizes.size):
                     cell = slice(begins[c], begins[c] + sizes[c])
                     drawn_probs = probs[drawn[c] : drawn[c] + sizes[c]]
-                    taken += _taken_mass(left[cell], drawn_probs, turns[cell], turn, steps, a)
-            s[j] = max(s[j] - taken / a, 0.0)
+                    mass_taken += _taken_mass(left[cell], drawn_probs, turns[cell], turn, steps, a)
+            s[j] = max(s[j] - mass_taken / a, 0.0)
             product = a * s[j]
         steps += a
     if mass > 0.0:
@@ -440,11 +441,11 @@ def _ratios_of_cells(probs, begins, drawn, sizes, turns, turn, left, num_slots):
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
 def _taken_mass(left, probs, turns, turn, steps, a):
     """Σ min(p − a, (T + A) q) − min(p − a, T q) over the tokens of a cell in turn."""
-    taken = 0.0
+    mass_taken = 0.0
     for i in range(left.size):
         q = probs[i] if turns[i] == turn else 0.0
-        taken += min(left[i], (steps + a) * q) - min(left[i], steps * q)
-    return taken
+        mass_taken += min(left[i], (steps + a) * q) - min(left[i], steps * q)
+    return mass_taken
 
 
 @kernel(error_model="numpy")
@@ -473,7 +474,7 @@ def _thinned_masses(target, probs, begins, drawn, sizes, disjoint, left, masses)
 
 
 @kernel(error_model="numpy")
-def _sweep_in_order(slot, token, probs, left, s, accept, taken, unaccepted):
+def _sweep_in_order(slot, token, probs, left, s, accept, mass_taken, unaccepted):
     """Take the pairs (M,) one by one; fill c, A c q and s_j before each; return Π_j s_j at the end."""
     for i in range(slot.size):
         j, y = slot[i], token[i]
@@ -482,8 +483,8 @@ def _sweep_in_order(slot, token, probs, left, s, accept, taken, unaccepted):
             others *= s[k] if k != j else 1.0
         drawn = others * probs[i]
         unaccepted[i] = s[j]
-        taken[i] = min(left[y], drawn)
+        mass_taken[i] = min(left[y], drawn)
         accept[i] = 1.0 if left[y] >= drawn else left[y] / drawn
-        left[y] -= taken[i]
+        left[y] -= mass_taken[i]
         s[j] = max(s[j] - accept[i] * probs[i], 0.0)
     return s.prod()

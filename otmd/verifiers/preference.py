@@ -22,16 +22,18 @@ class Preference(Verifier):
     token in an order that depends on p and the q_j alone. A pair is accepted, if the slot holds the token and
     nothing was accepted before, with the largest probability that keeps the token within its p.
 
-    The default order is by half octaves of p/Σ_j q_j, and in each by slots from the last to the first. It is
-    improved: tokens that no pair had to refuse go first. A sweep after which these precede all others is
-    optimal; :meth:`certificate` tells the gap.
+    By default tokens are grouped into classes by p/Σ_j q_j, in steps of a factor √2, the largest first. In
+    each class the distributions are taken from the last to the first, and the slots of one distribution from the
+    first to the last. The order is then improved, up to five times: tokens that reached their p are moved
+    behind all others. If in the end they all come after the others, the rule attains α*;
+    :meth:`certificate` gives the gap.
 
     With one draft the rule is maximal coupling: it accepts x with probability min(1, p(x)/q(x)), and
     α = Σ min(p, q) (Leviathan et al. 2023; Chen et al. 2023). On greedy drafts it is greedy coupling, the
     maximal coupling of p with the distribution of the last draft, where a deterministic token of the residual
     counts as accepted: α = p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))) (Hu et al. 2025, Section 5). On
     SpecHub's pairs it accepts as often as SpecHub. Slot by slot it is recursive rejection. If p = q, it
-    accepts always.
+    accepts always: with replacement, on greedy drafts, and from strata of sharpness 1.
 
     Parameters
     ----------
