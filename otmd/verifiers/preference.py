@@ -28,8 +28,8 @@ class Preference(Verifier):
     α = Σ min(p, q) (Leviathan et al. 2023; Chen et al. 2023). On greedy drafts it is greedy coupling, the
     maximal coupling of p with the distribution of the last draft, where a deterministic token of the residual
     counts as accepted: α = p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))) (Hu et al. 2025, Section 5). On
-    SpecHub's pairs it accepts as often as SpecHub. Slot by slot it is recursive rejection. If p = q, it
-    accepts always.
+    SpecHub's pairs it accepts as often as SpecHub. Slot by slot it is recursive rejection. If p = q,
+    it always accepts drafts with replacement, from strata of sharpness 1, and greedy ones.
 
     Parameters
     ----------
