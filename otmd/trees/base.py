@@ -12,7 +12,14 @@ from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_rng
-from otmd.probabilities import FloatArray, IntArray, validate_count, validate_probs, wrong
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    validate_count,
+    validate_probs,
+    validate_same_vocabulary,
+    wrong,
+)
 from otmd.trees.random_choices import RandomChoices
 
 Prefix = tuple[int, ...]
@@ -147,12 +154,18 @@ class Context:
         self.law = law
         self.target = cache(partial(_distribution, "target_model", target_model))
         self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
-        self.node_law = cache(lambda prefix, state: law.node_law(self.draft(prefix), state))
+        self.node_law = cache(self._node_law)
         self.rule = cache(
             lambda verifier, prefix, state: verifier.prepare(
                 self.target(prefix), self.node_law(prefix, state)
             )
         )
+
+    def _node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
+        law = self.law.node_law(self.draft(prefix), state)
+        if law is not None:
+            validate_same_vocabulary(self.target(()), law.vocab_size)
+        return law
 
 
 def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:

@@ -24,7 +24,7 @@ class Preference(Verifier):
 
     By default tokens are grouped into classes by p/Σ_j q_j, in steps of a factor √2, the largest first. In
     each class the distributions are taken from the last to the first, and the slots of one distribution from the
-    first to the last. The order is then improved, up to five times: tokens that reached their p are moved
+    first to the last. The order is then improved, up to five times: tokens that reached their p go
     behind all others. If in the end they all come after the others, the rule attains α*;
     :meth:`certificate` gives the gap.
 

@@ -168,6 +168,17 @@ def test_laws_that_are_not_served_are_named() -> None:
         GreedyMultiPath().step(target, TokenTree(draft, (2, 2)), rng=0)
 
 
+@pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
+@pytest.mark.parametrize("rule", [*RULES, GreedyMultiPath(), BlockVerification()])
+def test_models_of_different_vocabularies_are_named(rule, sizes: tuple[int, int]) -> None:
+    target, draft = (TableModel.random(size, 1, rng=1) for size in sizes)
+    law = IIDPaths(draft, 1, 2)
+    with pytest.raises(ValueError, match=f"target_probs: got {sizes[0]} tokens"):
+        rule.step(target, law, rng=0)
+    with pytest.raises(ValueError, match=f"target_probs: got {sizes[0]} tokens"):
+        inclusion_bound(target, law)
+
+
 class DropsDrafts(DraftTree):
     """Faulty: of the sampled drafts of a node only the most likely is shown to the verifier."""
 
