@@ -20,7 +20,7 @@ BENCH := optimal_plan couplings threads engine_page decoding
 EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
   invariance lossy_rules lossy_texts audit_faults spectr_paths spechub_depths sequence_optimum lp_scaling
 
-.PHONY: help setup demo test fuzz bench experiments figures lint format docs paper clean clean-all
+.PHONY: help setup demo test test-slow fuzz bench experiments figures lint format docs paper clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +60,11 @@ setup: $(READY_DEV)  ## create .venv with everything that demo, test and lint ne
 demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real model pair
 	$(BIN)/otmd demo $(ARGS)
 
-test: $(READY_DEV)  ## run the whole test suite, the real-model test included
-	$(BIN)/python -m pytest -n auto $(ARGS)
+test: $(READY_DEV)  ## run the test suite, tests on the real model included
+	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+
+test-slow: $(READY_DEV)  ## run the tests that take long
+	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
 
 fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)

@@ -23,10 +23,10 @@ class Preference(Verifier):
     nothing was accepted before, with the largest probability that keeps the token within its p.
 
     By default tokens are grouped into classes by p/Σ_j q_j, in steps of a factor √2, the largest first. In
-    each class the distributions are taken from the last to the first, and the slots of one distribution from the
-    first to the last. The order is then improved, up to five times: tokens that reached their p go
-    behind all others. If in the end they all come after the others, the rule attains α*;
-    :meth:`certificate` gives the gap.
+    each class the distributions are taken from the last to the first, and the slots of one distribution from
+    the first to the last. The order is then improved, up to five times: tokens that reached their p go behind
+    all others. If in the end they all come after the others, the rule attains α*; :meth:`certificate` gives
+    the gap.
 
     With one draft the rule is maximal coupling: it accepts x with probability min(1, p(x)/q(x)), and
     α = Σ min(p, q) (Leviathan et al. 2023; Chen et al. 2023). On greedy drafts it is greedy coupling, the

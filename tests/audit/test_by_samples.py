@@ -33,6 +33,7 @@ def sound(drafts: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("verifier", "law", "target"), HONEST, ids=NAMES)
+@pytest.mark.slow
 def test_a_sound_verifier_passes(verifier, law, target):
     rng = np.random.default_rng(11)
     report = audit.losslessness(verifier, target, law, 2_000, rng=rng)

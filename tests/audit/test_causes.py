@@ -31,6 +31,7 @@ def cause_of(report) -> Explanation | None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.slow
 def test_the_named_cause_is_right_or_said_not_to_be_all(name):
     engine, cause = FAULTS[name]
     report = audited(engine.run(MORE_ROWS.get(name, ROWS), seed=1))

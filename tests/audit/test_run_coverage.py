@@ -139,6 +139,7 @@ def audited(control, seed, sound=False, **options):
 
 
 @by_control
+@pytest.mark.slow
 def test_the_fault_is_found(control):
     assert audited(control, 0).outcome == "FAULTY"
 
@@ -174,6 +175,7 @@ def test_improbable_rows_are_listed():
     assert case.kind == "draft_improbable"
 
 
+@pytest.mark.slow
 def test_depths_are_told_apart():
     """An engine that verifies with the right target at depth 0 alone."""
     rows = Engine(vocab_size=20, depth=3).run(1500, 1)

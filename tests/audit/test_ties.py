@@ -104,6 +104,7 @@ def test_a_sound_engine_with_another_rule_for_ties(cut):
     assert alarms < 2
 
 
+@pytest.mark.slow
 def test_faults_are_still_found():
     cut = Processing(0.7, top_p=0.8)
     options = {"target_processing": cut, "draft_processing": cut}

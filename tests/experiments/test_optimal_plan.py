@@ -14,6 +14,7 @@ from experiments.performance import couplings, optimal_plan
 from experiments.performance.global_resolution import _multisets, exact_rates, resolve
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     dump, output = tmp_path / "toy.npz", tmp_path / "plan.parquet"

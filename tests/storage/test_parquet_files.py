@@ -79,6 +79,7 @@ def test_a_group_that_unpacks_to_far_more_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("length", [5 << 20, 40 << 20])
+@pytest.mark.slow
 def test_a_long_text_for_every_row_costs_little_or_is_refused(tmp_path, length):
     path = written(tmp_path / "a.parquet", {"request": ["a" * length] * 64})
     peak, said = megabytes(path)

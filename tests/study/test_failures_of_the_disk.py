@@ -96,6 +96,7 @@ def test_a_disk_that_refuses_halfway(made, tmp_path, monkeypatch, capsys, name, 
 
 
 @pytest.mark.parametrize("name", ["collect", "measure"])
+@pytest.mark.slow
 def test_killed_while_a_second_one_asks(made, tmp_path, capsys, name):
     """The first run is stopped at its first file while the second one starts; then it is killed."""
     whole, folder = tmp_path / "whole", tmp_path / "killed"

@@ -252,6 +252,7 @@ def test_a_position_that_cannot_be_rated_has_a_status_and_no_other_row_is_lost(d
     assert summarise(table)["undefined"].to_list() == [1, 0]
 
 
+@pytest.mark.slow
 def test_workers_take_laws_that_were_defined_at_a_prompt(dump):
     code = (
         "import otmd\n"

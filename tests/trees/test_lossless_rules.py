@@ -42,7 +42,7 @@ WHOLE_TREES = [
     lambda q: TokenTree(q, UNEVEN, otmd.Stratified),
     lambda q: TokenTree(q, (2, 1, 1), otmd.Stratified),
     lambda q: TokenTree(q, (3, 1), partial(otmd.Stratified, sharpness=2)),
-    lambda q: TokenTree(q, (2, 2), otmd.WithReplacement),
+    lambda q: TokenTree(q, (2, 1), otmd.WithReplacement),
     lambda q: TokenTree(q, (2, 2), otmd.Greedy),
     lambda q: TokenTree(q, (2, 1), lambda probs, n: otmd.Independent([probs, probs[::-1]][:n])),
     lambda q: MostLikelyTree(q, 5, 3, 3),

@@ -162,6 +162,7 @@ def test_certain_drafts_are_accepted_as_often_as_the_target_draws_them() -> None
     assert value == pytest.approx(optimal_block_efficiency(target, law).value, abs=ROUNDING)
 
 
+@pytest.mark.slow
 def test_samples_agree_with_the_exact_number() -> None:
     """Twelve means within five standard errors: false alarm below 1e-5."""
     for seed in SEEDS:

@@ -81,6 +81,7 @@ def test_many_drafts(concentration: float) -> None:
     assert found == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_thousand_drafts_of_a_large_vocabulary_take_a_second() -> None:
     p, q = np.random.default_rng(0).dirichlet(np.ones(5000), size=2)
     for n in (1020, 2000):
