@@ -113,7 +113,15 @@ class Slots:
     def assignments(self, most: int) -> Iterator[IntArray]:
         """Permutations (n,) of the slots that only exchange copies of the same distribution.
 
-        All of them, or if these are more than ``most`` the cyclic ones.
+        Parameters
+        ----------
+        most : int
+            If there are more, only the cyclic ones are listed.
+
+        Yields
+        ------
+        ndarray of int64, shape (n,)
+            For each draft the slot that takes its place.
         """
         ends = self.copies.cumsum()
         groups = [
