@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -42,23 +43,23 @@ PROOF = "of the tokens have target probability zero: proof"
 SLACK = 1e-9
 
 
-class Report:
+class Report(ABC):
     """The result of an audit: ``faulty``, the ``verdict`` in a sentence, and the ``details`` below it."""
 
     @property
+    @abstractmethod
     def faulty(self) -> bool:
         """Whether a fault was found."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def verdict(self) -> str:
         """One sentence."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def details(self) -> list[str]:
         """The numbers behind the verdict, in lines."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return "\n".join([self.verdict, *self.details])

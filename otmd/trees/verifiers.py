@@ -134,7 +134,30 @@ def stopping_prob(reached: float, mass: float) -> float:
     return mass / (mass + refused) if mass + refused > 0 else 1.0
 
 
-class Traversal(TreeVerifier):
+class BottomUp(TreeVerifier):
+    """A tree verifier that decides on each node after all that is below it, down from the root."""
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        emitted = self.below((), 1.0, context, tree, choices)
+        assert emitted is not None
+        return emitted
+
+    @abstractmethod
+    def below(
+        self,
+        prefix: Prefix,
+        prob: float,
+        context: Context,
+        tree: DraftTree,
+        choices: RandomChoices,
+    ) -> Prefix | None:
+        """The tokens emitted if this prefix or an extension of it is accepted; None if none is.
+
+        ``prob`` is the probability of that, given the drafts down to the prefix.
+        """
+
+
+class Traversal(BottomUp):
     """Decide on the leaves of a tree first, and on each node after its children (Weng et al. 2025).
 
     This is :class:`BlockVerification` for trees whose nodes have distinct drafts, of any law. When a child
@@ -153,30 +176,24 @@ class Traversal(TreeVerifier):
     2.454
     """
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        emitted = self._below((), 1.0, context, tree, choices)
-        assert emitted is not None
-        return emitted
-
-    def _below(
+    def below(
         self,
         prefix: Prefix,
-        reached: float,
+        prob: float,
         context: Context,
         tree: DraftTree,
         choices: RandomChoices,
     ) -> Prefix | None:
-        """The tokens emitted if this prefix or an extension of it is accepted; None if none is."""
         target = context.target(prefix)
         node = tree.node(prefix)
         for token, draft in self._drafts_in_turn(prefix, node) if node else ():
-            drafted = float(accept_prob(reached * target[token], draft[token]))
-            emitted = self._below((*prefix, token), drafted, context, tree, choices)
+            drafted = float(accept_prob(prob * target[token], draft[token]))
+            emitted = self.below((*prefix, token), drafted, context, tree, choices)
             if emitted is not None:
                 return emitted
-            mass, target = leftover(reached, target, draft)
-            reached = stopping_prob(reached, mass)
-        if prefix and not choices.accepts(reached):
+            mass, target = leftover(prob, target, draft)
+            prob = stopping_prob(prob, mass)
+        if prefix and not choices.accepts(prob):
             return None
         return (*prefix, choices.token(target))
 

@@ -15,9 +15,9 @@ from otmd.laws import DraftLaw, Slots
 from otmd.probabilities import FloatArray, IntArray
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
-from otmd.trees.verifiers import TreeVerifier
+from otmd.trees.verifiers import BottomUp, TreeVerifier
 from otmd.verifiers import UnsupportedLaw
-from otmd.verifiers.pair_sweep import Sweep, sweep_pairs
+from otmd.verifiers.pair_sweep import sweep_pairs
 
 # Scores are averaged over so many assignments of drafts to equal slots.
 _MOST_ASSIGNMENTS = 120
@@ -67,12 +67,12 @@ class LayerVerification(TreeVerifier):
     def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
         layers = [Layer(context, tree, {(): 1.0})]
-        while layers[-1].child_scores:
-            layers.append(Layer(context, tree, layers[-1].child_scores))
+        while scores := layers[-1].child_scores():
+            layers.append(Layer(context, tree, scores))
         return layers
 
 
-class SubtreeVerification(TreeVerifier):
+class SubtreeVerification(BottomUp):
     """Verify node by node: each node after its children, which are asked in the order of preference.
 
     The sweep at a node is that of the preference rule for the target w M. The score of a child is the
@@ -95,22 +95,17 @@ class SubtreeVerification(TreeVerifier):
     2.76
     """
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        emitted = self._below((), 1.0, context, tree, choices)
-        assert emitted is not None
-        return emitted
-
-    def _below(
+    def below(
         self,
         prefix: Prefix,
-        score: float,
+        prob: float,
         context: Context,
         tree: DraftTree,
         choices: RandomChoices,
     ) -> Prefix | None:
-        layer = Layer(context, tree, {prefix: score})
+        layer = Layer(context, tree, {prefix: prob})
         for child, accept in layer.children_in_order():
-            emitted = self._below(child, accept, context, tree, choices)
+            emitted = self.below(child, accept, context, tree, choices)
             if emitted is not None:
                 return emitted
         if prefix and not choices.accepts(layer.stopping_prob):
@@ -155,13 +150,16 @@ class Layer:
         node, token = divmod(choices.token(masses.ravel()), self._vocab_size)
         return (*self.nodes[node], token)
 
-    @property
     def child_scores(self) -> dict[Prefix, float]:
         """The scores of the drafted children that may be accepted."""
         if self._sweep is None:
             return {}
         scores: dict[Prefix, float] = {}
-        chosen = _averaged_choice(self._sweep, self._slot, self._pair)
+        # Equal slots have the same distribution, so every assignment of drafts to them has the same mean, the
+        # accepted masses. The average has less variance, and the value of going on is concave in the scores.
+        permutations = self._sweep.slots.assignments(_MOST_ASSIGNMENTS)
+        assigned = np.array([permuted[self._slot] for permuted in permutations])
+        chosen = self._sweep.chosen(assigned, self._pair).mean(axis=0)
         for pair, prob in zip(self._pair.tolist(), chosen.tolist(), strict=True):
             if prob > 0.0:
                 child = self._child(pair)
@@ -226,25 +224,3 @@ def _structure(law: DraftLaw) -> tuple[IntArray, Slots | None]:
         f"got drafts of {law!r}, expected independent drafts at each node, such as Stratified, "
         "WithReplacement or Greedy; Traversal serves drafts without replacement"
     )
-
-
-def _averaged_choice(sweep: Sweep, slots: IntArray, tokens: IntArray) -> FloatArray:
-    """P(each draft (m,) is accepted | all drafts), averaged over which of equal slots holds which draft.
-
-    Equal slots have the same distribution, so every assignment has the same mean, the accepted masses. The
-    average has less variance than any of them, and the value of going on is concave in the scores.
-    """
-    assigned = np.array(
-        [permuted[slots] for permuted in sweep.slots.assignments(_MOST_ASSIGNMENTS)]
-    )
-    rank, accept, _ = (
-        values.reshape(assigned.shape)
-        for values in sweep.pairs(assigned.ravel(), np.tile(tokens, len(assigned)))
-    )
-    order = np.argsort(rank, axis=1, kind="stable")
-    accept = np.take_along_axis(accept, order, axis=1)
-    before = np.cumprod(1.0 - accept, axis=1)
-    before = np.concatenate([np.ones((len(assigned), 1)), before[:, :-1]], axis=1)
-    chosen = np.empty_like(accept)
-    np.put_along_axis(chosen, order, accept * before, axis=1)
-    return chosen.mean(axis=0)

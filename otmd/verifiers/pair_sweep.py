@@ -114,12 +114,18 @@ class Sweep(Choice):
         ...
 
     def choice_probs(self, tokens: IntArray, /) -> FloatArray:
-        rank, accept, _ = self.pairs(self.slots.slots_of(tokens), tokens)
-        chosen = np.empty(tokens.size)
-        undecided = 1.0
-        for i in np.argsort(rank, kind="stable"):
-            chosen[i] = undecided * accept[i]
-            undecided -= chosen[i]
+        return self.chosen(self.slots.slots_of(tokens)[None], tokens)[0]
+
+    def chosen(self, assigned: IntArray, tokens: IntArray) -> FloatArray:
+        """P(each of the drafts (m,) is accepted | all of them), for each assignment to slots (A, m)."""
+        rank, accept, _ = self.pairs(assigned.ravel(), np.tile(tokens, len(assigned)))
+        order = np.argsort(rank.reshape(assigned.shape), axis=1, kind="stable")
+        accept = np.take_along_axis(accept.reshape(assigned.shape), order, axis=1)
+        # The probability that none of the more preferred drafts was accepted.
+        undecided = np.ones(assigned.shape)
+        undecided[:, 1:] = np.cumprod(1.0 - accept[:, :-1], axis=1)
+        chosen = np.empty(assigned.shape)
+        np.put_along_axis(chosen, order, accept * undecided, axis=1)
         return chosen
 
 
@@ -144,7 +150,6 @@ class _Cells:
         self.tokens, self.probs = np.empty_like(tokens), np.empty(tokens.size)
         _group_entries(self.level, tokens, probs, rows, starts, self.tokens, self.probs)
         self.target = target[self.tokens]
-        self.drafted = self.probs > 0.0
         self.begins, self.drawn, self.sizes = starts[:-1], starts[:-1], np.diff(starts)
         if not slots.disjoint:
             self.probs = slots.dense[:, self.tokens].ravel()
@@ -260,7 +265,7 @@ class _OrderedSweep(Sweep):
         self.left = target.copy()
         self._rank = np.full((slots.num_drafts, target.size), slot.size)
         self._rank[slot, token] = np.arange(slot.size)
-        self._others, self._unaccepted, self._taken = np.zeros((3, slot.size + 1))
+        self._unaccepted, self._taken = np.zeros((2, slot.size + 1))
         self._accept = np.ones(slot.size + 1)
         self.missed = _sweep_in_order(
             slot,
