@@ -8,7 +8,8 @@ Modules, each of which uses only those above it:
 - ``records``, ``boundary_cases``, ``claims``, ``metrics``, ``tally``: a recorded run;
 - ``mistakes``, ``draft_mistakes``, ``draft_samples``: mistakes, and the audit of drafts;
 - ``positions``, ``output_mistakes``, ``causes``: the cause of a fault in a recorded run;
-- ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass.
+- ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass;
+- ``texts``: the audit of a server by its outputs alone.
 """
 
 from otmd.audit.boundary_cases import BoundaryCase
@@ -21,10 +22,11 @@ from otmd.audit.mistakes import Explanation
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import RecordedRunAudit, Statement
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
+from otmd.audit.texts import texts
 
 __all__ = [
     "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit", "Explanation",
     "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
     "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
-    "recorded_run", "sampler_of", "samples_to_detect",
+    "recorded_run", "sampler_of", "samples_to_detect", "texts",
 ]  # fmt: skip

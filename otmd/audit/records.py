@@ -1,7 +1,7 @@
 """The checked rows of a recorded run: one for each position that has drafts or an output token."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -121,14 +121,22 @@ def read_records(source: Source, processings: Mapping[str, Processing | None]) -
 
     ``processings`` has that of the logits by side. A ValueError names the file, the row and the field.
     """
+    return records_of(*numbered_rows(source, "records"), processings)
+
+
+def numbered_rows(source: Source, name: str) -> tuple[Iterator[tuple[int, Row]], str]:
+    """The rows of a source with their numbers from 1, and its name in messages: the path, or ``name``."""
     if isinstance(source, str | Path):
-        rows = _rows_of_file(Path(source))
-        name = str(source)
-    elif isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
-        rows = enumerate(source, start=1)
-        name = "records"
-    else:
-        raise wrong_type("source", source, "a path or a list of mappings")
+        return _rows_of_file(Path(source)), str(source)
+    if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
+        return enumerate(source, start=1), name
+    raise wrong_type("source", source, "a path or a list of mappings")
+
+
+def records_of(
+    rows: Iterable[tuple[int, Row]], name: str, processings: Mapping[str, Processing | None]
+) -> Iterator[Record]:
+    """Check numbered rows, see :func:`read_records`; ``name`` is that of their source."""
     least = {"target": 1.0, "draft": 1.0}
     most = dict(least)
     for number, row in rows:
@@ -166,7 +174,7 @@ def _given(row: Row) -> Row:
 def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) -> Record:
     if target is None:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
-    tokens = _read_ids("draft_tokens", given.get("draft_tokens", ()))
+    tokens = read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Rows of an array have equal lengths: −1 stands for no token.
     tokens = tokens[tokens != NOT_DECIDED]
     output = _number("output_token", given, NOT_DECIDED, integer=True)
@@ -264,7 +272,7 @@ def _tolerance(recorded: Any, values: NDArray) -> float:
 
 def _ascending_ids(name: str, given: Row, values: NDArray) -> tuple[IntArray, NDArray]:
     """The ids of a side's numbers in ascending order, and the numbers in this order."""
-    ids = _read_ids(name, given[name])
+    ids = read_ids(name, given[name])
     if ids.size != values.size:
         raise ValueError(f"{name}: got {ids.size} ids for {values.size} numbers")
     order = np.argsort(ids, kind="stable")
@@ -337,7 +345,8 @@ def _processing(
     return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p, order)
 
 
-def _read_ids(name: str, value: Any) -> IntArray:
+def read_ids(name: str, value: Any) -> IntArray:
+    """Token ids (n,) of a row; ValueError for other values."""
     return _vector(name, value, "iu", at_least=0).astype(np.int64)
 
 

@@ -76,16 +76,30 @@ def recorded_run(
     'INCONCLUSIVE'
     """
     make_law = samples.law_maker(law)
+    read = partial(read_records, source, {"target": target_processing, "draft": draft_processing})
+    generator = samples.derived_rng(rng, "recorded_run")
+    tally = Tally(make_law, generator)
+    name = samples.law_name(law)
+    return audit_records(read, tally, make_law, name, false_alarm, bias, generator)
+
+
+def audit_records(
+    read: Callable[[], Iterator[Record]],
+    tally: Tally,
+    make_law: samples.LawMaker | None,
+    law: str,
+    false_alarm: float,
+    bias: float,
+    generator: np.random.Generator,
+) -> RecordedRunAudit:
+    """Audit the records that ``read`` yields at each call, with a fresh tally; ``law`` is the law's name."""
     if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
-    generator = samples.derived_rng(rng, "recorded_run")
-    read = partial(read_records, source, {"target": target_processing, "draft": draft_processing})
-    tally = Tally(make_law, generator)
     for record in read():
         tally.add(record)
     if not tally.positions:
-        raise wrong("source", f"no rows in {source!s:.200}", "at least one")
+        raise wrong("source", "no rows", "at least one")
     level = false_alarm / claims.NUM_STATEMENTS
     tally.count_improbable(level)
     judged = _judge(tally, level, generator)
@@ -93,7 +107,7 @@ def recorded_run(
     cases = {kind: rows for kind, rows in tally.cases.items() if rows}
     return RecordedRunAudit(
         num_rows=len(tally.positions),
-        law=samples.law_name(law),
+        law=law,
         false_alarm=false_alarm,
         bias=float(bias),
         cases=tuple(BoundaryCase(kind, *_counted(rows)) for kind, rows in cases.items()),
@@ -102,7 +116,7 @@ def recorded_run(
         acceptance=tally.acceptance(level),
         bands=tuple(bands_of(names, tally.evidence[claim]) for claim, names in CLASSES.items()),
         explanations=_explanations(refuted, {*cases}, read, make_law, generator),
-        metrics=metrics_of(tally.positions, tally.ceilings),
+        metrics=metrics_of(tally.positions, tally.ceilings) if law else (),
     )
 
 

@@ -60,6 +60,8 @@ class Statement:
         About how many rows like these are needed to find it; None if nothing is tested.
     reasons : tuple of str
         The faults in words; empty if none was found.
+    groups : str
+        By what rows are grouped: "depth", or "token index".
     """
 
     subject: str
@@ -70,6 +72,7 @@ class Statement:
     bias: float
     rows_needed: int | None
     reasons: tuple[str, ...]
+    groups: str = "depth"
 
     def __str__(self) -> str:
         head = f"{self.subject.capitalize()}: {self.outcome}."
@@ -81,7 +84,7 @@ class Statement:
         power = f"{size} with probability 0.9 {where}"
         if self.detectable >= 1:
             power = f"{self.num_samples:,} are too few to find any bias"
-        more = "larger ones also at one depth, in one request or at every 8th row"
+        more = f"larger ones also at one {self.groups}, in one request or at every 8th row"
         if self.detectable > self.bias:
             more = f"for {self.bias:g} about {self.rows_needed:,} rows are needed"
         return f"{head} {power}; {more}."
@@ -89,7 +92,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class RecordedRunAudit(Report):
-    """The result of an audit of a recorded run.
+    """The result of an audit of a recorded run, or of texts alone.
 
     A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
     statements about each claim of ``otmd.audit.claims``, the acceptance, and the least likely output and
@@ -97,6 +100,10 @@ class RecordedRunAudit(Report):
 
     Attributes
     ----------
+    num_rows : int
+        The number of rows; of texts, that of their tokens.
+    law : str
+        The name of the law of the drafts; empty for texts.
     bias : float
         The total variation that has to be found with probability 0.9 for a run to pass.
     vocabularies : dict of int to (int, tuple of int)
@@ -146,7 +153,12 @@ class RecordedRunAudit(Report):
             bias=self.bias,
             rows_needed=rows_needed,
             reasons=reasons,
+            groups=self._groups,
         )
+
+    @property
+    def _groups(self) -> str:
+        return "depth" if self.law else "token index"
 
     def _claims_of(self, side: str) -> list[Claim]:
         return [claim for claim in self.claims if CLAIMS[claim.name].side == side]
@@ -216,7 +228,7 @@ class RecordedRunAudit(Report):
     def verdict(self) -> str:
         """One sentence, which begins with the outcome."""
         many = self.num_rows > 1
-        rows = f"{self.num_rows:,} row{'s' if many else ''}"
+        rows = f"{self.num_rows:,} {'row' if self.law else 'token'}{'s' if many else ''}"
         if self.faulty:
             return f"FAULTY: in {rows}, {'; '.join(self.reasons)}"
         if self._first is None:
@@ -262,9 +274,9 @@ class RecordedRunAudit(Report):
 
     def _tests_by_depth(self) -> Listing:
         return Listing(
-            "Tests by depth",
+            f"Tests by {self._groups}",
             ("rows", "of", "alarm", "samples", "p-value", "in order of"),
-            "The smallest p-value by bets at this depth, multiplied for the number of groups: an alarm is "
+            "The smallest p-value by bets of these rows, multiplied for the number of groups: an alarm is "
             f"one of at most {self._level:.1e}. Other groups are listed if they show a fault.",
             4,
             "{0:<40} {1:<7} {3:>8} {4:>8.1e}  {5:<19} {2}",
@@ -339,8 +351,8 @@ class RecordedRunAudit(Report):
             lines.append(f"Usual cause of such rows: {most.usually}")
         elif not self.explanations and any(claim.refuted for claim in self.claims):
             lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
-        alarm = f"a sound engine is called faulty with probability {self.false_alarm:g} at most."
-        lines.append(f"Drafts by law {self.law}; {alarm}")
+        alarm = f"sound engine is called faulty with probability {self.false_alarm:g} at most."
+        lines.append(f"Drafts by law {self.law}; a {alarm}" if self.law else f"A {alarm}")
         if self.acceptance:
             lines.append(f"Acceptance: {self.acceptance}.")
         return lines

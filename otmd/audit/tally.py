@@ -83,18 +83,26 @@ class _DrawnToken(NamedTuple):
 
 
 class Tally:
-    """The record of the rows: evidence, boundary cases, metrics. ``make_law`` is None for fixed drafts."""
+    """The record of the rows: evidence, boundary cases, metrics. ``make_law`` is None for fixed drafts.
 
-    def __init__(self, make_law: samples.LawMaker | None, rng: np.random.Generator) -> None:
+    With ``of_texts``, a request is a text, and the depth of a row the index of its token.
+    """
+
+    def __init__(
+        self, make_law: samples.LawMaker | None, rng: np.random.Generator, of_texts: bool = False
+    ) -> None:
         self._make_law = make_law
         self._rng = rng
+        self._of_texts = of_texts
         self._last_rows: dict[str, _LastRow] = {}
         self.positions: list[RecordedPosition] = []
         # The rows of each kind of boundary case, and of each size of a vocabulary.
         self.cases: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self.vocabularies: dict[int, array[int]] = defaultdict(lambda: array("q"))
         self._last_drafts: list[_DrawnToken] = []
-        self._groupings = {side: _groupings() for side in (claims.OUTPUTS, claims.DRAFT_TOKENS)}
+        self._groupings = {
+            side: _groupings(of_texts) for side in (claims.OUTPUTS, claims.DRAFT_TOKENS)
+        }
         self.evidence = {
             name: Evidence.empty(name in CLASSES, self._groupings[side])
             for side in self._groupings
@@ -116,7 +124,7 @@ class Tally:
         self.positions.append(RecordedPosition(record.depth, tokens.size, decided, accepted))
         if record.is_full:
             self.vocabularies[record.vocab_size].append(record.row)
-        misplaced = self._misplaced(record, accepted)
+        misplaced = None if self._of_texts else self._misplaced(record, accepted)
         out_of_range = _out_of_range(record)
         for kind in filter(None, [misplaced, *_unsound(record), *out_of_range]):
             self.cases[kind].append(record.row)
@@ -179,12 +187,15 @@ class Tally:
 
     def _add_to_groups(self, record: Record, side: str) -> None:
         by_depth, by_request, by_row = self._groupings[side]
-        if side == claims.OUTPUTS and not record.draft_tokens.size:
+        deepest = MOST_GROUPS - 2
+        depth = min(record.depth, deepest)
+        beyond = " or more" if depth == deepest else ""
+        if self._of_texts:
+            by_depth.add(1 + depth, f"token index {depth}{beyond}")
+        elif side == claims.OUTPUTS and not record.draft_tokens.size:
             by_depth.add(0, "extra tokens (no drafts)")
         else:
-            deepest = MOST_GROUPS - 2
-            depth = min(record.depth, deepest)
-            by_depth.add(1 + depth, f"depth {depth}{' or more' if depth == deepest else ''}")
+            by_depth.add(1 + depth, f"depth {depth}{beyond}")
         by_request.add(self._request(record).number, f"request {record.request}")
         row = len(self.positions) % _EVERY
         by_row.add(row, f"every {_EVERY}th row from row {record.row}")
@@ -338,9 +349,9 @@ def _classes(before: claims.Before, is_drafted: bool) -> dict[str, IntArray]:
     return dict(zip(CLASSES, (by_ratio, by_mass, by_occurrence), strict=True))
 
 
-def _groupings() -> list[Grouping]:
+def _groupings(of_texts: bool) -> list[Grouping]:
     return [
-        Grouping("depth", listed=True),
+        Grouping("token index" if of_texts else "depth", listed=True),
         Grouping("request"),
         Grouping("position in the batch"),
     ]

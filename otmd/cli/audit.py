@@ -1,6 +1,7 @@
 """``otmd audit``: what an engine recorded, against what it should have done."""
 
 import json
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,21 @@ from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
+    from otmd.audit import RecordedRunAudit
     from otmd.probabilities import Processing
 
 EXAMPLES = """
 otmd audit run.jsonl
 otmd audit run.parquet --law stratified --false-alarm 1e-4 --html audit.html
-otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json"""
+otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json
+otmd audit texts.jsonl --oracle Qwen/Qwen3-0.6B --target-temperature 0.8"""
 
 
 def audit(
     file: Path,
     *,
-    law: str = "with-replacement",
+    oracle: str | None = None,
+    law: str | None = None,
     false_alarm: float = 1e-3,
     bias: float = 0.1,
     top: o.Top = 1,
@@ -42,17 +46,22 @@ def audit(
 ) -> int:
     """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
 
+    With --oracle, audit texts that a server wrote, against the target's own probabilities.
+
     The exit code is 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE, where too few rows were recorded to
     tell.
 
     Parameters
     ----------
     file : Path
-        A .jsonl, .parquet or .safetensors file with a row for each position with drafts or an output token.
+        A .jsonl, .parquet or .safetensors file with a row for each position with drafts or an output token;
+        with --oracle, a .jsonl or .parquet file with prompt_tokens and output_tokens for each text.
+    oracle : str
+        The target that the texts are audited against: default, a .gguf file, a folder, or a name on the hub.
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before
-        them decides (n-grams, the argmax, a tree of the most likely tokens).
+        them decides (n-grams, the argmax, a tree of the most likely tokens). with-replacement unless given.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
@@ -68,13 +77,9 @@ def audit(
         Print a JSON object instead of the report.
     """
     from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
-    from otmd.audit.samples import MAKERS
     from otmd.laws import TopThen
     from otmd.study.table import Table
 
-    laws = [*MAKERS, "top-then"]
-    if law not in laws:
-        raise UsageError(f"--law: got {law!r}, expected one of {', '.join(laws)}")
     if not SMALLEST_FALSE_ALARM <= false_alarm <= 0.25:
         expected = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
         raise UsageError(f"--false-alarm: got {false_alarm}, expected {expected}")
@@ -86,22 +91,31 @@ def audit(
     draft = _processing(
         "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
     )
-    result = recorded_run(
-        file,
-        partial(TopThen, top=top) if law == "top-then" else law,
-        false_alarm,
-        bias=bias,
-        target_processing=target,
-        draft_processing=draft,
-        rng=seed,
-    )
+    if oracle is not None:
+        if law or draft:
+            raise UsageError(
+                "--oracle: got it with --law or draft options, which are for recorded drafts"
+            )
+        result = _audited_texts(file, oracle, target, false_alarm, bias, seed)
+    else:
+        chosen = _checked_law(law or "with-replacement")
+        result = recorded_run(
+            file,
+            partial(TopThen, top=top) if chosen == "top-then" else chosen,
+            false_alarm,
+            bias=bias,
+            target_processing=target,
+            draft_processing=draft,
+            rng=seed,
+        )
     listed = [
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
         for x in result.tables
     ]
-    about = {
-        "recorded run": f"{file}, {result.num_rows:,} rows",
-        "law of the drafts": result.law,
+    tested = {"recorded run": f"{file}, {result.num_rows:,} rows", "law of the drafts": result.law}
+    if oracle is not None:
+        tested = {"texts": f"{file}, {result.num_rows:,} tokens", "oracle": oracle}
+    about = tested | {
         "target": str(target or "as the rows say"),
         "draft": str(draft or "as the rows say"),
         "false alarms": f"with probability {false_alarm:g} at most",
@@ -112,6 +126,31 @@ def audit(
     # Printed last, so that `otmd audit … | head` still writes the pages.
     print(json.dumps(result.to_dict(), indent=1) if json_output else result)
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
+
+
+def _checked_law(name: str) -> str:
+    from otmd.audit.samples import MAKERS
+
+    laws = [*MAKERS, "top-then"]
+    if name not in laws:
+        raise UsageError(f"--law: got {name!r}, expected one of {', '.join(laws)}")
+    return name
+
+
+def _audited_texts(
+    file: Path,
+    oracle: str,
+    target: "Processing | None",
+    false_alarm: float,
+    bias: float,
+    seed: int,
+) -> "RecordedRunAudit":
+    from otmd.audit import texts
+    from otmd.models import load_target
+
+    model = load_target(oracle)
+    settings = {} if target is None else asdict(target)
+    return texts(file, model.logits_after, **settings, false_alarm=false_alarm, bias=bias, rng=seed)
 
 
 def _processing(side: str, *options: Any) -> "Processing | None":

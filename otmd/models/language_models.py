@@ -91,6 +91,26 @@ class LanguageModel:
         logits = forward_logits(self.model, keep.to(inputs.device), input_ids=inputs)
         return logits if ids.ndim == 2 else logits[0]
 
+    def logits_after(self, prefixes: Sequence[Sequence[int]]) -> np.ndarray:
+        """Raw logits (len(prefixes), V) of the next token after each prefix, float32.
+
+        A prefix that begins another one costs nothing: one pass over the longer one gives both. It is the
+        oracle that :func:`otmd.audit.texts` takes.
+        """
+        ordered = sorted(set(map(tuple, prefixes)))
+        if not (ordered and ordered[0]):
+            raise wrong("prefixes", "none, or an empty one", "prefixes of at least one token")
+        rows: dict[tuple[int, ...], np.ndarray] = {}
+        # In this order a prefix that begins any other one begins the next one.
+        shared: list[tuple[int, ...]] = []
+        for prefix, following in zip(ordered, [*ordered[1:], ()], strict=True):
+            shared.append(prefix)
+            if following[: len(prefix)] != prefix:
+                of_text = self.logits(prefix, rows=[len(x) - 1 for x in shared])
+                rows |= dict(zip(shared, of_text, strict=True))
+                shared = []
+        return np.stack([rows[tuple(prefix)] for prefix in prefixes])
+
     def generate(
         self,
         prompts: Sequence[Sequence[int]],
