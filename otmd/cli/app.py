@@ -7,7 +7,7 @@ from itertools import groupby
 from cyclopts import App, Parameter
 
 from otmd import __version__
-from otmd.cli import audit, collect, decode, demo, measure, plan, report, solve, warmup
+from otmd.cli import audit, collect, decode, demo, measure, plan, rates, report, solve, warmup
 
 app = App(
     name="otmd",
@@ -43,7 +43,7 @@ def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
+for module in (demo, collect, measure, report, plan, decode, audit, rates, solve, warmup):
     name = module.__name__.rpartition(".")[2]
     examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
     app.command(unwrapped(getattr(module, name)), help_epilogue=examples)
