@@ -71,7 +71,7 @@ class Slots:
     def strata(
         cls, number: NDArray[np.int16], probs: FloatArray, drawn: IntArray, num_strata: int
     ) -> Slots:
-        """Draft j is drawn from the tokens of ``number`` j (V,) among ``drawn``, each by its ``probs`` (V,)."""
+        """Draft j is drawn from the tokens of ``number`` j (V,) among ``drawn``, by ``probs`` (V,)."""
         of_drawn = number[drawn]
         tokens = drawn[np.argsort(of_drawn, kind="stable")]
         starts = np.append(0, np.bincount(of_drawn, minlength=num_strata).cumsum())
