@@ -9,9 +9,10 @@ import pytest
 from models.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
-from otmd.cli.decode import RULES, read_rule, read_tree
+from otmd.cli.decode import RULES, TREE_RULES, read_rule, read_rules, read_tree, ways_of_decoding
 from otmd.cli.options import LAWS
 from otmd.models import LanguageModel, NGram, NGramDraft, decode_in_turn
+from otmd.probabilities import Processing
 
 
 @pytest.fixture
@@ -57,9 +58,12 @@ def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
     "options",
     [
         [],
+        ["--rule", "layer"],
+        ["--draft-top-k", "5", "--branching", "2,2", "--law", "stratified"],
         ["--paths", "3", "--depth", "2"],
         ["--branching", "2,2", "--rule", "traversal"],
         ["--branching", "2,2", "--law", "stratified", "--rule", "layer"],
+        ["--branching", "2,2", "--law", "stratified", "--rule", "token"],
         ["--paths", "2", "--depth", "2", "--rule", "subtree"],
         ["--paths", "2", "--depth", "2", "--rule", "greedy-multi-path"],
         ["--branching", "2,1", "--law", "greedy"],
@@ -73,7 +77,10 @@ def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):
     assert main([*arguments, *options, "--json", "--show"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ways"][0]["name"] == "target alone"
-    assert len(answer["ways"]) == 3
+    last = answer["ways"][-1]
+    looks_at_trees = last["name"].split("; ")[1] in TREE_RULES
+    assert len(answer["ways"]) == 3 + looks_at_trees
+    assert (last["tokens_ratio"] is not None) == looks_at_trees
     assert len({*answer["texts"][0]["texts"].values()}) == 1
     assert answer["ways"][0]["tokens_per_step"] == 1.0
 
@@ -82,11 +89,36 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "8", "--quiet"]
     assert main([*arguments, "--figure", str(tmp_path / "a.png")]) == 0
     out = capsys.readouterr().out
-    assert "most likely 12, depth 4" in out
-    assert "target-only" in out
+    assert "2 paths of 8, stratified" in out
+    assert "preference" in out
+    assert "layer" in out
+    assert "compared token by token" in out
     assert "1 prompts, 3 times" in out
     assert "95% interval" in out
     assert (tmp_path / "a.png").stat().st_size > 0
+
+
+def test_sampled_drafts_come_from_the_most_likely_tokens_alone(tiny):
+    raw = Processing()
+    tree = read_tree(None, None, None, None, None)
+    for top_k, draft_top_k, expected in ((None, 5, 5), (3, 5, 3), (None, 0, None)):
+        processing = Processing(0.7, top_k)
+        ways = ways_of_decoding(tiny, tree, read_rules(None, tree), processing, draft_top_k)
+        assert [way and way.processing.top_k for way in ways.values()] == [None, *[expected] * 3]
+    likely = read_tree(None, None, None, 6, None)
+    ways = ways_of_decoding(tiny, likely, read_rules(None, likely), Processing(0.7), 5)
+    assert [*ways.values()][-1].processing == raw
+
+
+def test_the_rule_is_compared_with_the_one_that_decides_token_by_token():
+    tree = read_tree(None, None, None, None, None)
+    assert [*read_rules(None, tree)] == ["preference", "layer"]
+    assert [*read_rules("token", tree)] == ["preference"]
+    assert [*read_rules("subtree", tree)] == ["preference", "subtree"]
+    assert [*read_rules(None, read_tree(None, None, None, None, None, sampled=False))] == [
+        "target-only"
+    ]
+    assert [*read_rules("layer", read_tree(3, None, None, None, None))] == ["k-sequential", "layer"]
 
 
 def test_a_figure_that_cannot_be_written_costs_no_number(tiny, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +25,13 @@ TREE_RULES = {
     "greedy-multi-path": "GreedyMultiPath",
 }
 RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *TREE_RULES)
+# The default tree: strata, so many drafts at the root and a path below each. At temperature 0 the most likely
+# paths, since the target's text is then certain.
+DEFAULT_WIDTH = 2
+DEFAULT_STRATIFIED_DEPTH = 8
 DEFAULT_DEPTH = 4
 DEFAULT_MOST_LIKELY = 12
+DEFAULT_DRAFT_TOP_K = 1024
 # The rule for each kind of tree: the one in closed form that accepts most; target-only for other kinds.
 DEFAULT_RULES = {
     "paths": "k-sequential",
@@ -33,14 +39,20 @@ DEFAULT_RULES = {
     "without-replacement": "recursive-rejection",
     "greedy": "preference",
     "hub": "spec-hub",
-    "stratified": "preference",
+    "stratified": "layer",
     "top-then": "preference",
     "independent": "recursive-rejection",
 }
+# The rule that decides token by token, where the default looks at the whole tree.
+TOKEN_LEVEL_RULES = DEFAULT_RULES | {"stratified": "preference"}
 # Before a model is loaded, the rule is tried on a tree over this many tokens.
 TOY_TOKENS = 64
+# The target alone, and one path.
+NUM_BASELINES = 2
 
 EXAMPLES = """
+otmd decode
+otmd decode --rule subtree --depth 6
 otmd decode --prompts code --per-domain 2 --temperature 0
 otmd decode --prompt "Three primary colours are" --paths 4 --depth 3 --show
 otmd decode --branching 3,2,1 --rule traversal --draft skip:13,15,17 --figure decoding.png"""
@@ -61,6 +73,7 @@ def decode(
     depth: PositiveInt | None = None,
     rule: str | None = None,
     temperature: NonNegativeFloat = 1.0,
+    draft_top_k: o.TopKOrAll = DEFAULT_DRAFT_TOP_K,
     cuts: o.Cuts = o.NO_CUTS,
     max_new_tokens: o.MaxNewTokens = 96,
     repeats: PositiveInt = 3,
@@ -74,6 +87,9 @@ def decode(
     quiet: o.Quiet = False,
 ) -> None:
     """Write texts with draft trees, with a single draft path, and by the target alone, and compare.
+
+    The default tree has two paths of eight tokens, drafted from strata and verified layer by layer. A rule
+    for whole trees is compared with the rule that decides token by token on the same trees.
 
     All ways decode the same prompts in turn on this machine. Times are wall-clock, and begin when the prompt
     has been read. On a CPU the target's weights are packed first, for all ways.
@@ -89,15 +105,19 @@ def decode(
     law : str
         The law of the drafts in a --branching tree, as for otmd measure; without-replacement unless given.
     most_likely : int
-        Tree of this many tokens on the draft's most likely paths, at most --depth long. 12 is the default.
+        Tree of this many tokens on the draft's most likely paths, at most --depth long. At temperature 0 the
+        default, of 12 tokens.
     depth : int
-        The length of the longest path; 4 unless given.
+        The length of the longest path; 8 for the default tree, else 4 unless given.
     rule : str
-        recursive-rejection, k-sequential, spec-hub, preference, target-only, optimal,
-        block-verification, traversal, subtree, layer or greedy-multi-path; by default one that serves the
-        tree.
+        layer, subtree, block-verification, traversal or greedy-multi-path for whole trees; token by token:
+        recursive-rejection, k-sequential, spec-hub, preference, target-only or optimal; token is the best of
+        these in closed form. By default one that serves the tree.
     temperature : float
         The temperature of the target, and of a draft that is sampled from.
+    draft_top_k : int
+        Sampled drafts come from so many of the draft's most likely tokens, so that verification need not look
+        at the others; 0 keeps all.
     repeats : int
         How often everything is decoded. Speeds of single runs differ by the noise of the machine; the
         intervals are over the repeats.
@@ -114,8 +134,8 @@ def decode(
     figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, expected one to go on from")
-    tree = read_tree(paths, branching, law, most_likely, depth, top)
-    named_rule = read_rule(rule, tree)
+    tree = read_tree(paths, branching, law, most_likely, depth, top, sampled=temperature > 0)
+    named_rules = read_rules(rule, tree)
     # This imports torch, so the options are checked first.
     from otmd.models.collection import held_out_corpus
 
@@ -128,7 +148,7 @@ def decode(
     model = _target(target, device, model_dtype, threads, progress)
     corpus = held_out_corpus(draft, model, chosen, progress)
     drafter = models.load_draft(draft, model, corpus)
-    ways = ways_of_decoding(drafter, tree, *named_rule, processing)
+    ways = ways_of_decoding(drafter, tree, named_rules, processing, draft_top_k)
     texts: list[dict[str, Decoded]] = []
     total = len(chosen) * repeats
     try:
@@ -176,7 +196,10 @@ def _report(
     # The unfinished last repeat of an interrupted run is left out.
     repeats = max(1, len(texts) // len(prompts))
     texts = texts[: repeats * len(prompts)]
-    costs = decoding_costs(texts, repeats)
+    # A rule for whole trees comes last, after the rule that decides token by token.
+    names = list(texts[0])
+    by_token = names[-2] if len(names) > NUM_BASELINES + 1 else None
+    costs = decoding_costs(texts, repeats, by_token)
     shown = [
         {"prompt": item.id, "texts": {k: model.tokenizer.decode(v.tokens) for k, v in text.items()}}
         for item, text in zip(prompts, texts if show else (), strict=False)
@@ -220,8 +243,13 @@ def read_tree(
     most_likely: int | None,
     depth: int | None,
     top: int = 1,
+    sampled: bool = True,
 ) -> Tree:
-    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``most_likely``."""
+    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``most_likely``.
+
+    The default is a tree from strata, or of the most likely tokens where the target is not ``sampled``.
+    """
+    from otmd.laws import Stratified
     from otmd.trees import IIDPaths, MostLikelyTree, TokenTree
 
     given = {"--paths": paths, "--branching": branching, "--most-likely": most_likely}
@@ -238,6 +266,11 @@ def read_tree(
         _, node_law = o.read_law(name, top)
         label = f"tree {'×'.join(map(str, shape))}, {name}"
         return Tree(name, label, len(shape), lambda model: TokenTree(model, shape, node_law))
+    if not named and sampled:
+        length = depth or DEFAULT_STRATIFIED_DEPTH
+        shape = (DEFAULT_WIDTH, *(1,) * (length - 1))
+        label = f"{DEFAULT_WIDTH} paths of {length}, stratified"
+        return Tree("stratified", label, length, lambda model: TokenTree(model, shape, Stratified))
     length = depth or DEFAULT_DEPTH
     if paths is not None:
         label = f"{paths} paths of {length}"
@@ -266,22 +299,42 @@ def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
     return chosen, rule
 
 
+def read_rules(name: str | None, tree: Tree) -> "dict[str, TreeVerifier]":
+    """The rule by its name; before a rule for whole trees, the one that decides token by token."""
+    from otmd.trees import TokenLevel
+
+    by_token = TOKEN_LEVEL_RULES.get(tree.kind, "target-only")
+    chosen, rule = read_rule(by_token if name == "token" else name, tree)
+    before = {} if isinstance(rule, TokenLevel) else dict([read_rule(by_token, tree)])
+    return before | {chosen: rule}
+
+
 def ways_of_decoding(
-    draft: "Draft", tree: Tree, rule_name: str, rule: "TreeVerifier", processing: "Processing"
+    draft: "Draft",
+    tree: Tree,
+    rules: "dict[str, TreeVerifier]",
+    processing: "Processing",
+    draft_top_k: int | None,
 ) -> "dict[str, Speculation | None]":
-    """The ways, by their names in tables: the target alone, a path as deep as the tree, and the tree."""
+    """The ways by their names in tables: the target alone, one path of the tree's depth, and the tree."""
     from otmd.models import Speculation
     from otmd.probabilities import Processing
     from otmd.trees import IIDPaths, TokenLevel
     from otmd.verifiers import Preference
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
+    counts = [count for count in (processing.top_k, draft_top_k) if count]
+    drafting = replace(processing, top_k=min(counts, default=None))
     # The most likely paths are those of the raw draft. At temperature 0, a node would have a single draft.
-    is_raw = tree.kind == "most-likely" or processing.temperature == 0
+    of_tree = drafting
+    if tree.kind == "most-likely":
+        of_tree = Processing()
+    elif processing.temperature == 0:
+        of_tree = Processing(top_k=draft_top_k or None)
     return {
         "target alone": None,
-        f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(Preference())),
-        f"{tree.label}; {rule_name}": Speculation(
-            draft, tree.law, rule, Processing() if is_raw else processing
-        ),
+        f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(Preference()), drafting),
+    } | {
+        f"{tree.label}; {name}": Speculation(draft, tree.law, rule, of_tree)
+        for name, rule in rules.items()
     }

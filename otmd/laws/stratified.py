@@ -85,15 +85,18 @@ class Stratified(ProposalLaw):
         if num_strata == 1:
             weights = (q / q.max()) ** self.sharpness
             return Slots.single(weights / weights.sum(), 1)
-        order = _most_likely_first(q)
+        # All that is sorted is the tokens with mass: they may be few.
+        drawn = np.flatnonzero(q)
+        order = drawn[_most_likely_first(q[drawn])]
         shares = np.ones(num_strata) if self.shares is None else self.shares
-        starts = _starts(q[order], int(np.count_nonzero(q)), self.sharpness, shares)
-        number = np.empty(q.size, np.int16)
+        starts = _starts(q[order], self.sharpness, shares)
+        number = np.full(q.size, num_strata - 1, np.int16)
         number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
         # Divided by the largest of the stratum: what underflows then has no probability in float64.
-        weights = (q / q[order[starts[:-1]]][number]) ** self.sharpness
-        inclusion = weights / np.bincount(number, weights, num_strata)[number]
-        return Slots.strata(number, inclusion, num_strata)
+        weights = (q[drawn] / q[order[starts[:-1]]][number[drawn]]) ** self.sharpness
+        inclusion = np.zeros(q.size)
+        inclusion[drawn] = weights / np.bincount(number[drawn], weights, num_strata)[number[drawn]]
+        return Slots.strata(number, inclusion, drawn, num_strata)
 
     def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
         slots = self.slots
@@ -150,11 +153,8 @@ def _most_likely_first(probs: FloatArray) -> IntArray:
     return np.sort(rank * probs.size + order) % probs.size
 
 
-def _starts(q: FloatArray, support: int, sharpness: float, shares: FloatArray) -> IntArray:
-    """Where strata of these shares begin among q (V,) in descending order, and V.
-
-    ``support`` tokens have mass.
-    """
+def _starts(q: FloatArray, sharpness: float, shares: FloatArray) -> IntArray:
+    """Where strata of these shares begin among positive q in descending order, and the number of these."""
     num_strata = shares.size
     shares_after = shares[::-1].cumsum()[::-1]
     # The rests are compared, not the sums with the token itself: rounding would hide a small rest.
@@ -177,7 +177,7 @@ def _starts(q: FloatArray, support: int, sharpness: float, shares: FloatArray) -
         # A stratum begins with the first token from which on at most ``end`` of the weight is left.
         place = alone + int(np.searchsorted(-after, -end, side="left"))
         # Each stratum keeps at least one token with mass.
-        starts[j] = min(max(place, starts[j - 1] + 1), support - (num_strata - j))
+        starts[j] = min(max(place, starts[j - 1] + 1), q.size - (num_strata - j))
     return starts
 
 

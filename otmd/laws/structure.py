@@ -68,10 +68,13 @@ class Slots:
         return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
 
     @classmethod
-    def strata(cls, number: NDArray[np.int16], probs: FloatArray, num_strata: int) -> Slots:
-        """Draft j is drawn from the tokens of ``number`` j (V,), each with its entry of ``probs`` (V,)."""
-        tokens = np.argsort(number, kind="stable")
-        starts = np.searchsorted(number[tokens], np.arange(num_strata + 1))
+    def strata(
+        cls, number: NDArray[np.int16], probs: FloatArray, drawn: IntArray, num_strata: int
+    ) -> Slots:
+        """Draft j is drawn from the tokens of ``number`` j (V,) among ``drawn``, by ``probs`` (V,)."""
+        of_drawn = number[drawn]
+        tokens = drawn[np.argsort(of_drawn, kind="stable")]
+        starts = np.append(0, np.bincount(of_drawn, minlength=num_strata).cumsum())
         copies = np.ones(num_strata, np.int64)
         slots = cls(tokens, probs[tokens], starts, copies, number.size, True)
         # Known already, so not computed again.
@@ -89,25 +92,17 @@ class Slots:
         return cls(tokens, probs.ravel(), starts, np.ones(count, np.int64), size, False)
 
     @classmethod
-    def joined(
-        cls, rows: Sequence[tuple[IntArray, FloatArray, int]], vocab_size: int, disjoint: bool
-    ) -> Slots:
-        """Each row is a distribution, (tokens (E_r,), probs (E_r,), number of its copies)."""
-        tokens = [row_tokens[probs > 0.0] for row_tokens, probs, _ in rows]
-        probs = [probs[probs > 0.0] for _, probs, _ in rows]
-        copies = [copies for _, _, copies in rows]
-        if len(rows) == 1:
-            dense = np.zeros(vocab_size)
-            dense[tokens[0]] = probs[0]
-            return cls.single(dense, copies[0])
-        starts = np.cumsum([0, *map(len, tokens)])
+    def joined(cls, parts: Sequence[Slots], vocab_size: int) -> Slots:
+        """The slots of all parts, which have no token in common."""
+        ends = np.cumsum([0, *(part.tokens.size for part in parts)])
+        starts = [part.starts[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
         return cls(
-            np.concatenate(tokens),
-            np.concatenate(probs),
-            starts,
-            np.array(copies),
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.probs for part in parts]),
+            np.concatenate([*starts, ends[-1:]]),
+            np.concatenate([part.copies for part in parts]),
             vocab_size,
-            disjoint,
+            all(part.disjoint for part in parts),
         )
 
     def assignments(self, most: int) -> Iterator[IntArray]:
@@ -186,9 +181,15 @@ class Slots:
     def expected_copies(self) -> FloatArray:
         """The expected number of drafts that hold each token, shape (V,)."""
         if self.disjoint:
-            copies = self.copies[self.number] if not self.is_single else self.num_drafts
-            return copies * self.token_probs
+            return self.expected_copies_of(_whole_vocabulary(self.vocab_size)[0])
         return self.copies @ self.dense
+
+    def expected_copies_of(self, tokens: IntArray) -> FloatArray:
+        """The entries of :attr:`expected_copies` for tokens (m,)."""
+        if self.disjoint:
+            copies = self.copies[self.number[tokens]] if not self.is_single else self.num_drafts
+            return copies * self.token_probs[tokens]
+        return self.expected_copies[tokens]
 
     def prob(self, rows: IntArray, tokens: IntArray) -> FloatArray:
         """The probability of tokens (m,) in the distributions ``rows`` (m,)."""

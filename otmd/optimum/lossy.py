@@ -322,15 +322,17 @@ def _order_of_corners(target: FloatArray, structure: Structure, probs: FloatArra
     strata = structure.random
     if not isinstance(strata, Slots) or strata.is_single:
         return RatioCurve.unchecked(target, probs).order
-    ordered, entry = np.empty(target.size, np.int64), np.empty(target.size)
+    ordered, entry = np.empty_like(strata.tokens), np.empty(strata.tokens.size)
     for first, end in pairwise(strata.starts):
         tokens = strata.tokens[first:end]
         ratio = ratios_of(target, probs, tokens)
         ascending = np.argsort(ratio)
         ordered[first:end] = tokens[ascending]
         entry[first:end] = entry_times(ratio[ascending], probs[ordered[first:end]])
-    # Stable: tokens of one stratum that enter together stay in their order.
-    return ordered[np.argsort(entry, kind="stable")]
+    # Stable: tokens of one stratum that enter together stay in their order. Those never drawn come last.
+    never = np.ones(target.size, np.bool_)
+    never[strata.tokens] = False
+    return np.append(ordered[np.argsort(entry, kind="stable")], np.flatnonzero(never))
 
 
 def _between(name: str, value: ArrayLike, least: float, most: float) -> FloatArray:

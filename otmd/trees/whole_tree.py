@@ -5,22 +5,34 @@ prefix of drafted tokens, M its target, and the *score* w of a node is the proba
 it is accepted, given the drafts down to it; it is 1 at the root. The sweep at a node, or at a whole layer,
 gives the masses a(y) ≤ w M(y) that are accepted below, and the scores of the children, whose mean is a(y). So
 what remains for the node itself to emit is w M − a.
+
+The sweep needs only tokens that may be drafted: with strata of the k most likely tokens, a layer of m nodes
+costs m k. A row of the whole vocabulary is made for the node that emits.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+
 import numpy as np
 
-from otmd.laws import DraftLaw, Slots
-from otmd.probabilities import FloatArray, IntArray
+from otmd.laws import DraftLaw, Independent, Joint, Slots
+from otmd.laws.proposal import ProposalLaw
+from otmd.probabilities import FloatArray, IntArray, wrong_type
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
 from otmd.trees.verifiers import BottomUp, TreeVerifier
-from otmd.verifiers import UnsupportedLaw
+from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.pair_sweep import sweep_pairs
+from otmd.verifiers.prepared import PreparedVerifier
 
 # Scores are averaged over so many assignments of drafts to equal slots.
 _MOST_ASSIGNMENTS = 120
+# A difference of probabilities below this is computed as a sum.
+_CANCELLED = 1e-6
 
 
 class LayerVerification(TreeVerifier):
@@ -33,8 +45,15 @@ class LayerVerification(TreeVerifier):
     token after it with the probabilities (w M − a)/r.
 
     Serves trees in which the drafts of each node are deterministic or drawn independently: with replacement,
-    from strata, by different drafters, greedy. The frame, layers from the deepest up, is that of Layer
-    Verification (Cha, Cho and Yun 2026).
+    from strata, by different drafters, greedy. With a ``verifier``, each node decides by itself, for its
+    share of the layer, and any law that the verifier serves will do. The frame, layers from the deepest up,
+    is that of Layer Verification (Cha, Cho and Yun 2026).
+
+    Parameters
+    ----------
+    verifier : Verifier, optional
+        Decides on the drafts of each node. Node v, of score w, has the share λ = w/s of the layer, and its
+        target is s M, with 1 − s on a token that is never drafted. Anything but a verifier is a TypeError.
 
     Examples
     --------
@@ -49,6 +68,14 @@ class LayerVerification(TreeVerifier):
     2.72
     """
 
+    def __init__(self, verifier: Verifier | None = None) -> None:
+        if verifier is not None and not isinstance(verifier, Verifier):
+            raise wrong_type("verifier", verifier, "a Verifier or None")
+        self.verifier = verifier
+
+    def __repr__(self) -> str:
+        return f"LayerVerification({self.verifier!r})" if self.verifier else super().__repr__()
+
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
         layers = self.layers(context, tree)
         for layer in reversed(layers):
@@ -62,14 +89,18 @@ class LayerVerification(TreeVerifier):
         Given the drafts down to a layer, s is the probability that the layer or a deeper one is accepted.
         """
         layers = self.layers(context, DraftTree(context, choices))
-        return 1.0 + sum(layer.score for layer in layers[1:])
+        return 1.0 + sum(float(layer.scores.sum()) for layer in layers[1:])
 
     def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
-        layers = [Layer(context, tree, {(): 1.0})]
+        layers = [self._layer(context, tree, {(): 1.0})]
         while scores := layers[-1].child_scores():
-            layers.append(Layer(context, tree, scores))
+            layers.append(self._layer(context, tree, scores))
         return layers
+
+    def _layer(self, context: Context, tree: DraftTree, scores: dict[Prefix, float]) -> Layer:
+        layer = SweptLayer if self.verifier is None else SharedLayer
+        return layer(self, context, tree, scores)
 
 
 class SubtreeVerification(BottomUp):
@@ -103,7 +134,7 @@ class SubtreeVerification(BottomUp):
         tree: DraftTree,
         choices: RandomChoices,
     ) -> Prefix | None:
-        layer = Layer(context, tree, {prefix: prob})
+        layer = SweptLayer(self, context, tree, {prefix: prob})
         for child, accept in layer.children_in_order():
             emitted = self.below(child, accept, context, tree, choices)
             if emitted is not None:
@@ -113,114 +144,257 @@ class SubtreeVerification(BottomUp):
         return layer.emit(choices)
 
 
-class Layer:
-    """Nodes of a tree with their scores, and the sweep over the slots of all of them.
+class Layer(ABC):
+    """Nodes of a tree with their scores, and the decision about all their drafts.
 
     Attributes
     ----------
     nodes : list of tuple of int
         The prefixes, m of them.
-    score : float
-        The sum of their scores.
-    left : ndarray of float64, shape (m, V)
-        w M − a, the masses that the nodes themselves emit.
+    scores : ndarray of float64, shape (m,)
+        Their scores.
+    masses : ndarray of float64, shape (m,)
+        The mass that each node itself has to emit.
+    missed : float
+        P(no draft of the layer is accepted), r + 1 − s.
     """
 
-    def __init__(self, context: Context, tree: DraftTree, scores: dict[Prefix, float]) -> None:
-        self.nodes, self.score = list(scores), sum(scores.values())
-        targets = np.stack([score * context.target(node) for node, score in scores.items()])
-        self._vocab_size = targets.shape[1]
-        drafted = [(i, node) for i, prefix in enumerate(scores) if (node := tree.node(prefix))]
-        self.left, self._missed, self._sweep, self._targets = targets, 1.0, None, targets
-        if drafted:
-            size = self._vocab_size
-            slots, self._slot, self._pair = _slots_of_nodes(drafted, size, len(targets))
-            self._sweep = sweep_pairs(targets.ravel(), slots)
-            self.left = self._sweep.left.reshape(targets.shape)
-            self._missed = self._sweep.missed
+    masses: FloatArray
+    missed: float
+
+    def __init__(
+        self, rule: TreeVerifier, context: Context, tree: DraftTree, scores: dict[Prefix, float]
+    ) -> None:
+        self.nodes, self.scores = list(scores), np.array(list(scores.values()))
+        self._context = context
+        self._drafting = {i: node for i, prefix in enumerate(scores) if (node := tree.node(prefix))}
+
+    @abstractmethod
+    def child_scores(self) -> dict[Prefix, float]:
+        """The scores of the drafted children that may be accepted."""
+
+    @abstractmethod
+    def left_by(self, i: int) -> FloatArray:
+        """Masses (V,) that node i has to emit, up to a factor."""
 
     @property
     def stopping_prob(self) -> float:
-        """P(one of these nodes emits | nothing below them does): r/(r + 1 − s), and r + 1 − s = Π_j s_j."""
-        return min(float(self.left.sum()) / self._missed, 1.0) if self._missed > 0.0 else 1.0
+        """P(one of these nodes emits | nothing below them does): r/(r + 1 − s)."""
+        return min(float(self.masses.sum()) / self.missed, 1.0) if self.missed > 0.0 else 1.0
 
     def emit(self, choices: RandomChoices) -> Prefix:
-        """A node and a token after it, ∝ ``left``."""
-        masses = self.left if self.left.any() else self._targets
-        node, token = divmod(choices.token(masses.ravel()), self._vocab_size)
-        return (*self.nodes[node], token)
+        """A node ∝ ``masses``, and a token after it."""
+        # Where rounding alone leads here, there is no mass left, and the tokens of the target will do.
+        any_left = bool(self.masses.any())
+        i = choices.token(self.masses if any_left else self.scores)
+        left = self.left_by(i) if any_left else self._target(i)
+        return (*self.nodes[i], choices.token(left))
+
+    def _target(self, i: int) -> FloatArray:
+        """M after node i, shape (V,)."""
+        return self._context.target(self.nodes[i])
+
+
+class SweptLayer(Layer):
+    """A layer that is decided by the pair sweep over the slots of all its nodes."""
+
+    def __init__(
+        self, rule: TreeVerifier, context: Context, tree: DraftTree, scores: dict[Prefix, float]
+    ) -> None:
+        super().__init__(rule, context, tree, scores)
+        for node in self._drafting.values():
+            _require_independent(rule, node.law)
+        self._pairs = _Pairs(self._drafting, context.target(()).size) if self._drafting else None
+        self._sweep, self.missed = None, 1.0
+        if self._pairs is not None:
+            targets = [self.scores[i] * self._target(i)[y] for i, y in self._pairs.tokens.items()]
+            self._sweep = sweep_pairs(np.concatenate(targets), self._pairs.slots)
+            self._left, self.missed = self._sweep.left, self._sweep.missed
+
+    @cached_property
+    def masses(self) -> FloatArray:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self._pairs is None:
+            return self.scores
+        masses = self.scores.copy()
+        for i, tokens in self._pairs.tokens.items():
+            masses[i] *= _mass_without(self._target(i), tokens)
+            masses[i] += self._left[self._pairs.parts[i]].sum()
+        return masses
+
+    def left_by(self, i: int) -> FloatArray:
+        left = self._target(i)
+        if self._pairs is not None and i in self._pairs.tokens:
+            left = left.copy()
+            # Not times the score: where that is tiny, the products may be 0.
+            left[self._pairs.tokens[i]] = self._left[self._pairs.parts[i]] / self.scores[i]
+        return left
 
     def child_scores(self) -> dict[Prefix, float]:
-        """The scores of the drafted children that may be accepted."""
-        if self._sweep is None:
+        if self._sweep is None or self._pairs is None:
             return {}
         scores: dict[Prefix, float] = {}
         # Equal slots have the same distribution, so every assignment of drafts to them has the same mean, the
         # accepted masses. The average has less variance, and the value of going on is concave in the scores.
-        permutations = self._sweep.slots.assignments(_MOST_ASSIGNMENTS)
-        assigned = np.array([permuted[self._slot] for permuted in permutations])
-        chosen = self._sweep.chosen(assigned, self._pair).mean(axis=0)
-        for pair, prob in zip(self._pair.tolist(), chosen.tolist(), strict=True):
+        permutations = self._pairs.slots.assignments(_MOST_ASSIGNMENTS)
+        assigned = np.array([permuted[self._pairs.slot] for permuted in permutations])
+        chosen = self._sweep.chosen(assigned, self._pairs.pair).mean(axis=0)
+        for child, prob in zip(self._children(), chosen.tolist(), strict=True):
             if prob > 0.0:
-                child = self._child(pair)
                 scores[child] = scores.get(child, 0.0) + prob
         return scores
 
     def children_in_order(self) -> list[tuple[Prefix, float]]:
         """The drafted children in the order of preference, each with c of its first pair."""
-        if self._sweep is None:
+        if self._sweep is None or self._pairs is None:
             return []
-        rank, accept, _ = self._sweep.pairs(self._slot, self._pair)
+        rank, accept, _ = self._sweep.pairs(self._pairs.slot, self._pairs.pair)
+        children = self._children()
         first: dict[Prefix, float] = {}
         for i in np.argsort(rank, kind="stable").tolist():
             # After a first pair with c < 1 the token has all its mass; with c = 1 no later one is asked.
-            first.setdefault(self._child(int(self._pair[i])), float(accept[i]))
+            first.setdefault(children[i], float(accept[i]))
         return list(first.items())
 
-    def _child(self, pair: int) -> Prefix:
-        node, token = divmod(pair, self._vocab_size)
-        return (*self.nodes[node], token)
+    def _children(self) -> list[Prefix]:
+        """The child of each draft, those of the first node first."""
+        return [
+            (*self.nodes[i], token)
+            for i, node in self._drafting.items()
+            for token in node.tokens.tolist()
+        ]
 
 
-def _slots_of_nodes(
-    drafted: list[tuple[int, Node]], vocab_size: int, num_nodes: int
-) -> tuple[Slots, IntArray, IntArray]:
-    """The slots of those nodes of a layer that draft, and for each draft its slot and its pair.
+class SharedLayer(Layer):
+    """A layer whose nodes decide by themselves: node v has the share λ = w/s of the layer.
 
-    The pair of node i and token y has the number i V + y. A deterministic draft is a slot of its own.
+    Its target is s M, and the rest of 1 is on a token more, which is never drafted. The score of a child is λ
+    times the probability of its token in the output given the drafts, and λ times that of the other tokens is
+    left to the node.
     """
-    rows: list[tuple[IntArray, FloatArray, int]] = []
-    slot, pair = [], []
-    disjoint, num_slots = True, 0
-    for i, node in drafted:
-        deterministic, random = _structure(node.law)
-        certain = np.isin(node.tokens, deterministic)
-        rows += [(i * vocab_size + token, np.ones(1), 1) for token in deterministic[:, None]]
-        slot.append(num_slots + np.searchsorted(deterministic, node.tokens[certain]))
-        pair.append(i * vocab_size + node.tokens[certain])
-        num_slots += deterministic.size
-        if random is not None:
-            parts = [
-                slice(*ends) for ends in zip(random.starts[:-1], random.starts[1:], strict=True)
-            ]
-            rows += [
-                (i * vocab_size + random.tokens[part], random.probs[part], int(copies))
-                for part, copies in zip(parts, random.copies, strict=True)
-            ]
-            slot.append(num_slots + random.slots_of(node.tokens[~certain]))
-            pair.append(i * vocab_size + node.tokens[~certain])
-            num_slots += random.num_drafts
-            disjoint &= random.disjoint
-    slots = Slots.joined(rows, num_nodes * vocab_size, disjoint)
-    return slots, np.concatenate(slot), np.concatenate(pair)
+
+    def __init__(
+        self,
+        rule: LayerVerification,
+        context: Context,
+        tree: DraftTree,
+        scores: dict[Prefix, float],
+    ) -> None:
+        super().__init__(rule, context, tree, scores)
+        score = float(self.scores.sum())
+        shares = self.scores / score
+        self.masses, missed = self.scores.copy(), shares.copy()
+        self._left: dict[int, FloatArray] = {}
+        self._child_scores: dict[Prefix, float] = {}
+        for i, node in self._drafting.items():
+            target = np.append(score * self._target(i), max(1.0 - score, 0.0))
+            output = _prepared(rule, target, node.law).conditional_law(node.tokens)
+            for token in np.unique(node.tokens).tolist():
+                if output[token] > 0.0:
+                    self._child_scores[*self.nodes[i], token] = float(shares[i] * output[token])
+                output[token] = 0.0
+            self._left[i] = output[:-1]
+            self.masses[i] = shares[i] * output[:-1].sum()
+            missed[i] *= output.sum()
+        self.missed = float(missed.sum())
+
+    def child_scores(self) -> dict[Prefix, float]:
+        return self._child_scores
+
+    def left_by(self, i: int) -> FloatArray:
+        return self._left[i] if i in self._left else self._target(i)
 
 
-def _structure(law: DraftLaw) -> tuple[IntArray, Slots | None]:
-    """The deterministic tokens, ascending, and the slots of the others; UnsupportedLaw if there are none."""
-    deterministic, random = law.position_structure()
-    if random is None or isinstance(random, Slots):
-        return np.sort(deterministic), random
-    raise UnsupportedLaw(
-        f"got drafts of {law!r}, expected independent drafts at each node, such as Stratified, "
-        "WithReplacement or Greedy; Traversal serves drafts without replacement"
-    )
+def _prepared(rule: LayerVerification, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
+    """The verifier of a rule for a target (V + 1,), and drafts that are never its last token."""
+    verifier = rule.verifier
+    assert verifier is not None
+    if not verifier.supports(law):
+        raise UnsupportedLaw(
+            f"{rule!r}: got drafts of {law!r}, expected drafts that {verifier!r} serves"
+        )
+    if isinstance(law, ProposalLaw | Independent):
+        wider = copy(law)
+        no_mass = np.zeros_like(law.draft_probs[..., :1])
+        wider.draft_probs = np.concatenate([law.draft_probs, no_mass], axis=-1)
+        wider.vocab_size += 1
+    else:
+        wider = Joint(*law.enumerate(), law.vocab_size + 1)
+    return verifier.prepare(target, wider)
+
+
+def _require_independent(rule: TreeVerifier, law: DraftLaw) -> None:
+    """UnsupportedLaw unless the drafts of a node are deterministic or independent."""
+    random = law.position_structure().random
+    if random is not None and not isinstance(random, Slots):
+        raise UnsupportedLaw(
+            f"{type(rule).__name__}: got drafts of {law!r}, expected independent drafts at each node, such "
+            "as Stratified, WithReplacement or Greedy; LayerVerification(RecursiveRejection()) and Traversal "
+            "serve drafts without replacement"
+        )
+
+
+class _Pairs:
+    """The E pairs of a node of a layer and a token that it may draft, and the slots over them.
+
+    ``tokens`` has the tokens of each node, by its index, and ``parts`` where its pairs are among all: those
+    of the first node come first. ``slot`` and ``pair`` (n,) are those of each draft. A deterministic draft is
+    a slot of its own.
+    """
+
+    def __init__(self, drafting: dict[int, Node], vocab_size: int) -> None:
+        self.tokens: dict[int, IntArray] = {}
+        self.parts: dict[int, slice] = {}
+        # The pair of each token of the node in turn.
+        pair_of_token = np.empty(vocab_size, np.int64)
+        parts, slot, pair = [], [], []
+        num_pairs = num_slots = 0
+        for i, node in drafting.items():
+            slots, slot_of_draft = _slots_of_node(node)
+            tokens = slots.tokens if slots.disjoint else np.unique(slots.tokens)
+            pair_of_token[tokens] = np.arange(num_pairs, num_pairs + tokens.size)
+            self.tokens[i] = tokens
+            self.parts[i] = slice(num_pairs, num_pairs + tokens.size)
+            parts.append(replace(slots, tokens=pair_of_token[slots.tokens]))
+            slot.append(num_slots + slot_of_draft)
+            pair.append(pair_of_token[node.tokens])
+            num_pairs += tokens.size
+            num_slots += slots.num_drafts
+        self.slots = Slots.joined(parts, num_pairs)
+        self.slot, self.pair = np.concatenate(slot), np.concatenate(pair)
+
+
+def _slots_of_node(node: Node) -> tuple[Slots, IntArray]:
+    """The slots of a node over the tokens that have mass, and the slot of each draft, shape (n,)."""
+    deterministic, random = node.law.position_structure()
+    if not deterministic.size:
+        assert isinstance(random, Slots)
+        return _with_mass(random), random.slots_of(node.tokens)
+    deterministic, size = np.sort(deterministic), node.law.vocab_size
+    ones = np.ones(deterministic.size)
+    starts = np.arange(deterministic.size + 1)
+    parts = [Slots(deterministic, ones, starts, ones.astype(np.int64), size, True)]
+    slot = np.searchsorted(deterministic, node.tokens)
+    if isinstance(random, Slots):
+        parts.append(_with_mass(random))
+        others = ~np.isin(node.tokens, deterministic)
+        slot[others] = deterministic.size + random.slots_of(node.tokens[others])
+    return Slots.joined(parts, size), slot
+
+
+def _with_mass(slots: Slots) -> Slots:
+    """The slots without the tokens that they never draw."""
+    if slots.probs.all():
+        return slots
+    kept = np.flatnonzero(slots.probs)
+    starts = np.searchsorted(kept, slots.starts)
+    return replace(slots, tokens=slots.tokens[kept], probs=slots.probs[kept], starts=starts)
+
+
+def _mass_without(probs: FloatArray, tokens: IntArray) -> float:
+    """The sum of probabilities (V,) without those of distinct tokens; 0 where there is no mass but theirs."""
+    mass = 1.0 - float(probs[tokens].sum())
+    if mass > _CANCELLED:
+        return mass
+    others = probs.copy()
+    others[tokens] = 0.0
+    return float(others.sum())

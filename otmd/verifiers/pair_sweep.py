@@ -130,34 +130,34 @@ class Sweep(Choice):
 
 
 class _Cells:
-    """The pairs by class of p/Σ q, the largest first, and in each class from the last row to the first.
+    """The pairs by row and class of p/Σ q; rows are the distributions of the slots.
 
-    Rows are the distributions of the slots. ``tokens`` (E,) and ``target`` (E,), their p, are grouped by
-    cell, or by class alone where a token may be drawn from several rows. Cell c begins at ``begins[c]`` in
-    them, at ``drawn[c]`` in ``probs``, and has ``sizes[c]`` tokens. ``level`` (V,) are the tokens' classes.
+    ``tokens`` (E,) and ``target`` (E,), their p, are grouped by row and class, or by class alone where a
+    token may be drawn from several rows. Class c of row r begins at ``edges[r, c]`` in them, and
+    ``offset[r]`` later in ``probs``. Both are unsigned: Numba then knows that no index is negative, and loops
+    become vectors.
     """
 
     def __init__(self, target: FloatArray, slots: Slots) -> None:
         self.position_target, self.slots = target, slots
-        num_rows = slots.copies.size if slots.disjoint else 1
-        tokens, probs, rows = slots.tokens, slots.probs, slots.starts
-        if not slots.disjoint:
+        num_rows = slots.copies.size
+        if slots.disjoint:
+            tokens, probs, rows, copies = slots.tokens, slots.probs, slots.starts, slots.copies
+        else:
             tokens, probs = np.arange(target.size), slots.expected_copies
-            rows = np.array([0, target.size])
-        self.level = np.empty(target.size, np.int8)
-        _fill_classes(target, slots.expected_copies, self.level)
-        starts = np.zeros(_NUM_CLASSES * num_rows + 1, np.int64)
-        self.tokens, self.probs = np.empty_like(tokens), np.empty(tokens.size)
-        _group_entries(self.level, tokens, probs, rows, starts, self.tokens, self.probs)
-        self.target = target[self.tokens]
-        self.begins, self.drawn, self.sizes = starts[:-1], starts[:-1], np.diff(starts)
+            rows, copies = np.array([0, target.size]), np.ones(1, np.int64)
+        self.tokens = np.empty_like(tokens)
+        self.probs, self.target = np.empty((2, tokens.size))
+        self.edges = np.empty((copies.size, _NUM_CLASSES + 1), np.uint64)
+        _group_entries(
+            target, tokens, probs, rows, copies,
+            self.tokens, self.probs, self.target, self.edges,
+        )  # fmt: skip
+        self.offset = np.zeros(num_rows, np.uint64)
         if not slots.disjoint:
             self.probs = slots.dense[:, self.tokens].ravel()
-            offsets = target.size * np.arange(slots.copies.size)[::-1]
-            self.drawn = (starts[:-1, None] + offsets).ravel()
-            self.begins, self.sizes = (
-                np.repeat(values, offsets.size) for values in (self.begins, self.sizes)
-            )
+            self.offset = target.size * np.arange(num_rows, dtype=np.uint64)
+            self.edges = np.repeat(self.edges, num_rows, axis=0)
 
 
 class _CellSweep(Sweep):
@@ -175,7 +175,7 @@ class _CellSweep(Sweep):
         shape = (int(turn.max()) + 1, levels.size - 1, slots.num_drafts)
         self._others, self._earlier, self._unaccepted = np.zeros((3, *shape))
         self.missed = _sweep_cells(
-            cells.probs, cells.begins, cells.drawn, cells.sizes, levels, slots.copies, turn,
+            cells.probs, cells.edges, cells.offset, levels, slots.copies, turn,
             self.left_by_cell, self._others, self._earlier, self._unaccepted,
         )  # fmt: skip
 
@@ -190,8 +190,8 @@ class _CellSweep(Sweep):
         cells = self._cells
         masses = np.zeros(self.slots.copies.size)
         target = _thinned_masses(
-            cells.target, cells.probs, cells.begins, cells.drawn, cells.sizes,
-            self.slots.disjoint, self.left_by_cell, masses,
+            cells.target, cells.probs, cells.edges, cells.offset, self.slots.disjoint,
+            self.left_by_cell, masses,
         )  # fmt: skip
         return self.missed - float((masses**self.slots.copies).prod()) + target
 
@@ -210,7 +210,9 @@ class _CellSweep(Sweep):
 
     def _group(self, tokens: IntArray) -> tuple[IntArray, IntArray]:
         """The turn and the class of tokens (m,)."""
-        level = np.searchsorted(self._levels, self._cells.level[tokens], side="right") - 1
+        classes = np.empty(tokens.size, np.uint8)
+        _fill_classes(self._target[tokens], self.slots.expected_copies_of(tokens), classes)
+        level = np.searchsorted(self._levels, classes, side="right") - 1
         return self._turn[tokens], level
 
     def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -336,8 +338,42 @@ def _listed_pairs(order: IntArray, slots: Slots) -> tuple[IntArray, IntArray]:
 
 
 @kernel(error_model="numpy")
+def _group_entries(
+    target, tokens, probs, row_starts, copies, grouped_tokens, grouped_probs, grouped_target, edges
+):
+    """Group the entries (E,) of each row by class.
+
+    ``edges`` (R, classes + 1) is filled with where each class of a row begins, and where the last one ends.
+    """
+    most = np.diff(row_starts).max()
+    p, q, classes = np.empty(most), np.empty(most), np.empty(most, np.uint8)
+    following = np.empty(_NUM_CLASSES, np.uint64)
+    for r in range(copies.size):
+        row = slice(row_starts[r], row_starts[r + 1])
+        row_tokens, row_probs = tokens[row], probs[row]
+        for i in range(row_tokens.size):
+            p[i], q[i] = target[np.uint64(row_tokens[i])], copies[r] * row_probs[i]
+        _fill_classes(p[: row_tokens.size], q[: row_tokens.size], classes)
+        following[:] = 0
+        for i in range(row_tokens.size):
+            following[classes[i]] += np.uint64(1)
+        edges[r, 0] = row_starts[r]
+        for c in range(_NUM_CLASSES):
+            edges[r, c + 1] = edges[r, c] + following[c]
+            following[c] = edges[r, c]
+        for i in range(row_tokens.size):
+            k = following[classes[i]]
+            following[classes[i]] = k + np.uint64(1)
+            grouped_tokens[k], grouped_probs[k], grouped_target[k] = (
+                row_tokens[i],
+                row_probs[i],
+                p[i],
+            )
+
+
+@kernel(error_model="numpy")
 def _fill_classes(target, drafted, level):
-    """Fill the class of each token (V,): 0 for p ≥ Σ q, then half octaves of p/Σ q, the last one open."""
+    """Fill the class of each entry: 0 for p ≥ Σ q, then half octaves of p/Σ q, the last one open."""
     ratio = np.empty(AT_A_TIME)
     bits = ratio.view(np.int64)
     for start in range(0, target.size, AT_A_TIME):
@@ -350,129 +386,105 @@ def _fill_classes(target, drafted, level):
             level[start + y] = min(max(1024 - (bits[y] >> 52), 0), _NUM_CLASSES - 1)
 
 
-@kernel()
-def _group_entries(level, tokens, probs, row_starts, starts, grouped_tokens, grouped_probs):
-    """Group the entries (E,) by cell: class by class, in each class from the last row to the first.
-
-    ``starts`` (cells + 1,) is zero, and is filled with where each cell begins.
-    """
-    num_rows = row_starts.size - 1
-    for row in range(num_rows):
-        for e in range(row_starts[row], row_starts[row + 1]):
-            starts[level[tokens[e]] * num_rows + num_rows - row] += 1
-    for c in range(1, starts.size):
-        starts[c] += starts[c - 1]
-    following = starts.copy()
-    for row in range(num_rows):
-        for e in range(row_starts[row], row_starts[row + 1]):
-            c = level[tokens[e]] * num_rows + num_rows - 1 - row
-            grouped_tokens[following[c]], grouped_probs[following[c]] = tokens[e], probs[e]
-            following[c] += 1
-
-
 @kernel(error_model="numpy")
-def _sweep_cells(
-    probs, begins, drawn, sizes, levels, copies, turns, left, others, earlier, unaccepted
-):
+def _sweep_cells(probs, edges, offset, levels, copies, turns, left, others, earlier, unaccepted):
     """Sweep the cells turn by turn; return Π_j s_j at the end.
 
     ``left`` (E,) is p on entry and p − a at the end. Before each cell, by turn, class and slot: A_j in
     ``others``, the sum of A over the same row's slots before j in ``earlier``, s_j in ``unaccepted``.
     """
-    num_rows = copies.size
-    first_slot = np.concatenate((np.zeros(1, np.int64), copies.cumsum()))
-    s = np.ones(first_slot[-1])
+    s = np.ones(copies.sum())
     for turn in range(others.shape[0]):
         for level in range(levels.size - 1):
-            product = s.prod()
-            for i in range(num_rows):
-                row = num_rows - 1 - i
-                cells = slice(levels[level] * num_rows + i, levels[level + 1] * num_rows, num_rows)
-                part = slice(first_slot[row], first_slot[row + 1])
-                product = _sweep_cell(
-                    probs, begins[cells], drawn[cells], sizes[cells], turns, turn, left, product,
-                    s[part], others[turn, level, part], earlier[turn, level, part],
-                    unaccepted[turn, level, part],
-                )  # fmt: skip
+            product, first = s.prod(), s.size
+            others_now, unaccepted_now = others[turn, level], unaccepted[turn, level]
+            for row in range(copies.size - 1, -1, -1):
+                first -= copies[row]
+                begin, end = edges[row, levels[level]], edges[row, levels[level + 1]]
+                if copies[row] == 1:
+                    a = product / s[first] if s[first] > 0.0 else 0.0
+                    others_now[first], unaccepted_now[first] = a, s[first]
+                    if a > 0.0 and end > begin:
+                        taken = _take_mass(left, probs, turns, begin, end, offset[row], turn, a)
+                        s[first] = max(s[first] - taken / a, 0.0)
+                        product = a * s[first]
+                else:
+                    part = slice(first, first + copies[row])
+                    product = _sweep_cell(
+                        left, probs, turns, begin, end, offset[row], turn, product,
+                        s[part], others_now[part], earlier[turn, level, part], unaccepted_now[part],
+                    )  # fmt: skip
     return s.prod()
 
 
 @kernel(error_model="numpy")
 def _sweep_cell(
-    probs, begins, drawn, sizes, turns, turn, left, product, s, others, earlier, unaccepted
+    left, probs, turns, begin, end, offset, turn, product, s, others, earlier, unaccepted
 ):
-    """Sweep the cells of one row in one class, its slots (m,) in turn; return Π_j s_j after it."""
-    low, high, mass = _ratios_of_cells(probs, begins, drawn, sizes, turns, turn, left, s.size)
+    """Sweep the cell of several copies, its slots (m,) in turn; return Π_j s_j after it."""
+    low, high, mass = _ratios_of_cell(left, probs, turns, begin, end, offset, turn)
     steps = 0.0
     for j in range(s.size):
         a = product / s[j] if s[j] > 0.0 else 0.0
         others[j], earlier[j], unaccepted[j] = a, steps, s[j]
         if mass > 0.0 and a > 0.0 and steps < high:
-            mass_taken = a * mass
+            taken = a * mass
             if steps + a > low:
-                mass_taken = 0.0
-                for c in range(sizes.size):
-                    cell = slice(begins[c], begins[c] + sizes[c])
-                    drawn_probs = probs[drawn[c] : drawn[c] + sizes[c]]
-                    mass_taken += _taken_mass(left[cell], drawn_probs, turns[cell], turn, steps, a)
-            s[j] = max(s[j] - mass_taken / a, 0.0)
+                taken = _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a)
+            s[j] = max(s[j] - taken / a, 0.0)
             product = a * s[j]
         steps += a
     if mass > 0.0:
-        for c in range(sizes.size):
-            cell = slice(begins[c], begins[c] + sizes[c])
-            drawn_probs = probs[drawn[c] : drawn[c] + sizes[c]]
-            _take_mass(left[cell], drawn_probs, turns[cell], turn, steps)
+        _take_mass(left, probs, turns, begin, end, offset, turn, steps)
     return product
 
 
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _ratios_of_cells(probs, begins, drawn, sizes, turns, turn, left, num_slots):
-    """The smallest and the largest (p − a)/q of the tokens in turn, and their mass.
-
-    The ratios save work for several slots only; for one they are 0 and infinite.
-    """
+def _ratios_of_cell(left, probs, turns, begin, end, offset, turn):
+    """The smallest and the largest (p − a)/q of the tokens in turn, and their mass."""
     low, high, mass = np.inf, 0.0, 0.0
-    for c in range(sizes.size):
-        for i in range(sizes[c]):
-            q = probs[drawn[c] + i] if turns[begins[c] + i] == turn else 0.0
-            mass += q
-            if num_slots > 1 and q > 0.0:
-                ratio = left[begins[c] + i] / q
-                low, high = min(low, ratio), max(high, ratio)
-    return (low, high, mass) if num_slots > 1 else (0.0, np.inf, mass)
+    for i in range(begin, end):
+        q = probs[offset + i] if turns[i] == turn else 0.0
+        mass += q
+        if q > 0.0:
+            ratio = left[i] / q
+            low, high = min(low, ratio), max(high, ratio)
+    return low, high, mass
 
 
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _taken_mass(left, probs, turns, turn, steps, a):
+def _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a):
     """Σ min(p − a, (T + A) q) − min(p − a, T q) over the tokens of a cell in turn."""
-    mass_taken = 0.0
-    for i in range(left.size):
-        q = probs[i] if turns[i] == turn else 0.0
-        mass_taken += min(left[i], (steps + a) * q) - min(left[i], steps * q)
-    return mass_taken
-
-
-@kernel(error_model="numpy")
-def _take_mass(left, probs, turns, turn, steps):
-    """Take min(p − a, T q) from ``left`` for the tokens of a cell in turn."""
-    for i in range(left.size):
-        q = probs[i] if turns[i] == turn else 0.0
-        left[i] -= min(left[i], steps * q)
+    mass = 0.0
+    for i in range(begin, end):
+        q = probs[offset + i] if turns[i] == turn else 0.0
+        mass += min(left[i], (steps + a) * q) - min(left[i], steps * q)
+    return mass
 
 
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _thinned_masses(target, probs, begins, drawn, sizes, disjoint, left, masses):
+def _take_mass(left, probs, turns, begin, end, offset, turn, steps):
+    """Take min(p − a, T q) from ``left`` for the tokens of a cell in turn; return the sum."""
+    mass = 0.0
+    for i in range(begin, end):
+        q = probs[offset + i] if turns[i] == turn else 0.0
+        taken = min(left[i], steps * q)
+        left[i] -= taken
+        mass += taken
+    return mass
+
+
+@kernel(error_model="numpy", fastmath=REASSOCIATE)
+def _thinned_masses(target, probs, edges, offset, disjoint, left, masses):
     """Fill q_r of the tokens without mass left, in ``masses`` (R,), and return their p."""
     thinned = 0.0
-    for c in range(sizes.size):
+    for row in range(masses.size):
         drawn_mass, target_mass = 0.0, 0.0
-        for i in range(sizes[c]):
-            if left[begins[c] + i] == 0.0:
-                drawn_mass += probs[drawn[c] + i]
-                target_mass += target[begins[c] + i]
-        row = masses.size - 1 - c % masses.size
-        masses[row] += drawn_mass
+        for i in range(edges[row, 0], edges[row, _NUM_CLASSES]):
+            thin = left[i] == 0.0
+            drawn_mass += probs[offset[row] + i] if thin else 0.0
+            target_mass += target[i] if thin else 0.0
+        masses[row] = drawn_mass
         # Where a token is in the cells of all rows, its p counts once.
         thinned += target_mass if disjoint or row == 0 else 0.0
     return thinned

@@ -186,15 +186,7 @@ class PreparedVerifier(ABC):
 
     @cached_property
     def _leading_tokens(self) -> IntArray:
-        """The deterministic tokens that always come first, in their order."""
-        tokens = np.empty(0, np.int64)
-        for _ in self.law.position_structure().deterministic:
-            probs = self.law.position_next_draft_probs(tokens)
-            token = int(probs.argmax())
-            if probs[token] < 1.0:
-                break
-            tokens = np.append(tokens, token)
-        return tokens
+        return leading_tokens(self.law)
 
     def _checked_accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`accept_probs`, checked, since a user may have written the subclass."""
@@ -302,6 +294,18 @@ class ChoosingVerifier(PreparedVerifier):
     @cached_property
     def _residual(self) -> FloatArray:
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
+
+
+def leading_tokens(law: DraftLaw) -> IntArray:
+    """The deterministic tokens that always come first, in their order."""
+    tokens = np.empty(0, np.int64)
+    for _ in law.position_structure().deterministic:
+        probs = law.position_next_draft_probs(tokens)
+        token = int(probs.argmax())
+        if probs[token] < 1.0:
+            break
+        tokens = np.append(tokens, token)
+    return tokens
 
 
 def copies_of_slots(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from otmd.models.decoding import STAGES, Decoded
@@ -59,6 +61,27 @@ def test_the_interval_is_over_repeats_and_noise_is_called_noise():
     assert noisy.verdict == "noise"
     with pytest.raises(ValueError, match="texts: got 3 for 2 repeats"):
         decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, repeats=2)
+
+
+def test_ratios_and_intervals_are_over_prompts():
+    texts = [
+        {"alone": text(8, 8, 1.0), "a": text(8, 4, 0.5), "b": text(8, 2 + i % 3, 0.25 + 0.1 * i)}
+        for i in range(6)
+    ]
+    _, a, b = decoding_costs(texts, 2, compared_with="a")
+    assert a.tokens_ratio is None
+    assert b.tokens_ratio is not None
+    assert b.speed_ratio is not None
+    # Prompt i has the steps 2 + i, twice.
+    assert b.tokens_per_step == pytest.approx(48 / 18)
+    assert b.tokens_ratio.mean == pytest.approx(48 / 18 / 2)
+    without = 0.5 * 32 / (18 - 2 * np.array([2, 3, 4]))
+    margin = 4.302653 * np.sqrt(2 * without.var())
+    assert b.tokens_ratio.high - b.tokens_ratio.mean == pytest.approx(margin, rel=1e-6)
+    assert b.speed_ratio.mean == pytest.approx(6 * 0.5 / sum(0.25 + 0.1 * i for i in range(6)))
+    alone = decoding_costs(texts[:1], compared_with="alone")[1]
+    assert math.isnan(alone.per_step.low)
+    assert json.loads(json.dumps(decoding_json([alone])))[0]["per_step"] == [2.0, None, None]
 
 
 def test_the_table_and_json(costs, capsys):

@@ -76,7 +76,21 @@ CASES = [
     (GreedyMultiPath(), lambda q: IIDPaths(q, 1, 3)),
     (GreedyMultiPath(), lambda q: IIDPaths(q, 3, 2)),
     *product((LayerVerification(), SubtreeVerification()), WHOLE_TREES),
+    (LayerVerification(otmd.RecursiveRejection()), lambda q: TokenTree(q, (2, 1))),
+    (LayerVerification(otmd.RecursiveRejection()), lambda q: TokenTree(q, UNEVEN)),
+    (LayerVerification(otmd.Optimal()), lambda q: TokenTree(q, (2, 1))),
+    (LayerVerification(otmd.Optimal()), lambda q: MostLikelyTree(q, 5, 3, 3)),
+    (LayerVerification(otmd.Preference()), lambda q: TokenTree(q, (2, 1, 1), otmd.Stratified)),
+    (LayerVerification(otmd.KSequential()), lambda q: IIDPaths(q, 2, 2)),
+    (LayerVerification(otmd.TargetOnly()), lambda q: TokenTree(q, (2, 1), anything)),
 ]
+
+
+def anything(draft_probs: np.ndarray, num_drafts: int) -> otmd.Joint:
+    """Drafts that have nothing to do with the draft model."""
+    tuples = list(product(range(draft_probs.size), repeat=num_drafts))
+    weights = np.arange(1.0, len(tuples) + 1.0)
+    return otmd.Joint(tuples, weights / weights.sum(), draft_probs.size)
 
 
 class BreaksAtFirstRejection(BlockVerification):
@@ -171,13 +185,6 @@ class TakesTheModelsProbs(Traversal):
     def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, np.ndarray]]:
         believed = otmd.WithReplacement(self.draft_model(prefix), node.tokens.size)
         return super()._drafts_in_turn(prefix, node._replace(law=believed))
-
-
-def anything(draft_probs: np.ndarray, num_drafts: int) -> otmd.Joint:
-    """Drafts that have nothing to do with the draft model."""
-    tuples = list(product(range(draft_probs.size), repeat=num_drafts))
-    weights = np.arange(1.0, len(tuples) + 1.0)
-    return otmd.Joint(tuples, weights / weights.sum(), draft_probs.size)
 
 
 TOP_1 = partial(otmd.TopThen, top=1)

@@ -26,7 +26,7 @@ from otmd.trees import (
     target_distribution,
 )
 from otmd.trees.base import Context, DraftTree
-from otmd.trees.inclusion import _binomial
+from otmd.trees.inclusion import _first_and_later, _listed_with
 from otmd.trees.random_choices import every_outcome
 
 RULES = [LayerVerification(), SubtreeVerification()]
@@ -131,23 +131,66 @@ def test_the_bound_where_masses_underflow() -> None:
 
 @pytest.mark.parametrize("q", [1e-300, 0.003, 0.5, 1.0])
 def test_counts_of_more_paths_than_a_float_can_count(q: float) -> None:
-    probs = np.array([_binomial(2000, k, q) for k in range(2001)])
-    assert probs.sum() == pytest.approx(1.0, abs=1e-11)
-    assert probs @ np.arange(2001) == pytest.approx(2000 * q, rel=1e-11)
+    probs = np.zeros(1501)
+    for _, later, prob in _first_and_later(np.full(1500, q)):
+        probs[1 + later] += prob
+    drafted = -np.expm1(1500 * np.log1p(-q)) if q < 1.0 else 1.0
+    assert probs.sum() == pytest.approx(drafted, rel=1e-11)
+    assert probs @ np.arange(1501) == pytest.approx(1500 * q, rel=1e-11)
+
+
+BIG_LAWS = {
+    "greedy": otmd.Greedy,
+    "top then strata": partial(otmd.TopThen, top=1, rest=otmd.Stratified),
+    "top then": partial(otmd.TopThen, top=1),
+    "distinct": otmd.WithoutReplacement,
+    "independent": lambda q, n: otmd.Independent([np.roll(q, j) for j in range(n)]),
+    "with replacement": otmd.WithReplacement,
+}
+
+
+@pytest.mark.parametrize("name", BIG_LAWS)
+@pytest.mark.parametrize("shape", [(3, 1), ((), ((),), (((),),))], ids=str)
+def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monkeypatch) -> None:
+    for kind in ("any", "peaked"):
+        target, draft = model_pair(kind, 2, vocab_size=4)
+        law = TokenTree(draft, shape, BIG_LAWS[name])
+        value = inclusion_bound(target, law).value
+        with monkeypatch.context() as patch:
+            patch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
+            assert value == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", BIG_LAWS)
+def test_the_bound_of_a_large_vocabulary(name: str) -> None:
+    rng = np.random.default_rng(8)
+    target, draft = (TableModel([rng.dirichlet(np.full(30_000, 0.01))]) for _ in range(2))
+    law = TokenTree(draft, ((), ((),), (((),),)), BIG_LAWS[name])
+    bound = inclusion_bound(target, law, 20, rng=9)
+    assert 1.0 < bound.value < 4.0
+    first = np.minimum(target(()), BIG_LAWS[name](draft(()), 3).inclusion_probs()).sum()
+    assert bound.value > first
+
+
+def test_the_bound_names_a_law_without_closed_form() -> None:
+    wide = TableModel([np.full(3000, 1 / 3000)])
+    law = TokenTree(wide, (2,), otmd.ConditionalPoisson)
+    with pytest.raises(otmd.UnsupportedLaw, match="inclusion_bound: got drafts of Conditional"):
+        inclusion_bound(wide, law, 2, rng=0)
 
 
 @pytest.mark.parametrize("name", ["strata 2-2", "two paths", "greedy 2-2"])
 def test_scores_of_a_drawn_tree_estimate_what_is_emitted(name: str) -> None:
     for target, law in pairs("any", name, 3):
         context, rule = Context(target, law), LayerVerification()
-        outcomes = every_outcome(partial(rule.run, context))
+        outcomes = list(every_outcome(partial(rule.run, context)))
         counted = sum(len(emitted) * prob for emitted, prob in outcomes)
+        variance = sum((len(emitted) - counted) ** 2 * prob for emitted, prob in outcomes)
         exact = block_efficiency(rule, target, law).value
         assert exact == pytest.approx(counted, abs=1e-12)
         sampled = block_efficiency(rule, target, law, 400, rng=1)
         assert abs(sampled.value - exact) < 4.5 * sampled.standard_error + 1e-12
-        lengths = block_efficiency(SubtreeVerification(), target, law, 400, rng=1)
-        assert sampled.standard_error <= 0.8 * lengths.standard_error + 1e-12
+        assert sampled.standard_error <= 0.8 * (variance / 400) ** 0.5 + 1e-12
 
 
 def test_the_bound_along_sampled_texts() -> None:
@@ -214,9 +257,7 @@ class WithoutLeftover(LayerVerification):
     def layers(self, context, tree):
         layers = super().layers(context, tree)
         for layer in layers:
-            scores = [1.0] if layer.nodes == [()] else [layer.score / len(layer.nodes)] * 9
-            rows = [w * context.target(n) for w, n in zip(scores, layer.nodes, strict=False)]
-            layer.left = np.stack(rows)
+            layer.masses, layer.left_by = layer.scores, layer._target
         return layers
 
 
