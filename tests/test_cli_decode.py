@@ -9,9 +9,10 @@ import pytest
 from models.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
-from otmd.cli.decode import RULES, read_rule, read_tree
+from otmd.cli.decode import read_rule, read_tree
 from otmd.cli.options import LAWS
 from otmd.models import LanguageModel, NGram, NGramDraft, decode_in_turn
+from otmd.registry import TREE_VERIFIERS
 
 
 @pytest.fixture
@@ -131,4 +132,4 @@ def test_every_kind_of_tree_has_a_rule_that_serves_it():
     trees = [read_tree(None, "2,2", law, None, None) for law in LAWS]
     trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
     for tree in trees:
-        assert read_rule(None, tree)[0] in RULES
+        assert read_rule(None, tree)[0] in TREE_VERIFIERS
