@@ -1,4 +1,4 @@
-"""The laws and verifiers of otmd, by the names in the command line, measurements, audits, docs and tests.
+"""The laws, verifiers and tree verifiers of otmd, by the names in the command line, docs and tests.
 
 A class is imported when it is first used, so that listing names is quick. A new law or verifier is one line
 here.
@@ -7,6 +7,7 @@ here.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -73,6 +74,34 @@ class VerifierEntry(Entry):
     reported_names: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class TreeVerifierEntry(Entry):
+    """A verifier of draft trees. It decides itself about a law of trees: UnsupportedLaw.
+
+    Attributes
+    ----------
+    short_name : str
+        The name on the command line, where it is not that of the class.
+    node_verifier : VerifierEntry, optional
+        For :class:`~otmd.trees.TokenLevel`, the verifier that decides at each node.
+    """
+
+    short_name: str = ""
+    node_verifier: VerifierEntry | None = None
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        return self.short_name or super().name
+
+    def load(self) -> Any:
+        """The class, or TokenLevel with its verifier: called without arguments, either makes one."""
+        tree_verifier = getattr(import_module("otmd.trees"), self.class_name)
+        if self.node_verifier is None:
+            return tree_verifier
+        return partial(tree_verifier, self.node_verifier.load()())
+
+
 LAWS = {entry.name: entry for entry in (
     LawEntry("WithReplacement", "drawn independently, with replacement", tensor_form="single"),
     LawEntry("WithoutReplacement", "drawn without replacement, or duplicates redrawn"),
@@ -105,6 +134,17 @@ VERIFIERS = {entry.name: entry for entry in (
 
 Optimal attains α*, which every measured row holds in any case, and takes longer than all the others.
 """
+
+TREE_VERIFIERS = {entry.name: entry for entry in (
+    *(TreeVerifierEntry("TokenLevel", f"{entry.title} at each node", short_name=name, node_verifier=entry)
+      for name, entry in VERIFIERS.items() if not entry.coupling),
+    TreeVerifierEntry("BlockVerification", "block verification"),
+    TreeVerifierEntry("Traversal", "traversal verification"),
+    TreeVerifierEntry("SubtreeVerification", "node by node", short_name="subtree"),
+    TreeVerifierEntry("LayerVerification", "layer by layer", short_name="layer"),
+    TreeVerifierEntry("GreedyMultiPath", "greedy multi-path verification"),
+)}  # fmt: skip
+"""The tree verifiers by their names on the command line, in the order in which they are shown."""
 
 
 def find(argument: str, name: str, registry: Mapping[str, Entry]) -> Entry:

@@ -1,4 +1,4 @@
-"""Assertions and hostile inputs for the tests of your own laws, verifiers and rules."""
+"""Assertions and hostile inputs for the tests of your own laws, verifiers and tree verifiers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from otmd.audit import samples
 from otmd.audit.by_enumeration import enumerated
 from otmd.audit.by_samples import losslessness
 from otmd.audit.counts import lower_bound, upper_bound
-from otmd.conformance import check_law, check_tree_verifier, check_verifier
+from otmd.conformance import check_law, check_tree_verifier, check_verifier, hostile_trees
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, validate_count, wrong
@@ -23,6 +23,7 @@ __all__ = [
     "check_verifier",
     "hostile_names",
     "hostile_pairs",
+    "hostile_trees",
 ]
 
 _MOST_TUPLES = 20_000

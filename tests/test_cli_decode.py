@@ -9,10 +9,11 @@ import pytest
 from models.conftest import make_llama, make_tokenizer
 
 from otmd.cli import main
-from otmd.cli.decode import RULES, TREE_RULES, read_rule, read_rules, read_tree, ways_of_decoding
+from otmd.cli.decode import read_rule, read_rules, read_tree, ways_of_decoding
 from otmd.cli.options import LAWS
 from otmd.models import LanguageModel, NGram, NGramDraft, decode_in_turn
 from otmd.probabilities import Processing
+from otmd.registry import TREE_VERIFIERS
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert answer["ways"][0]["name"] == "target alone"
     last = answer["ways"][-1]
-    looks_at_trees = last["name"].split("; ")[1] in TREE_RULES
+    looks_at_trees = TREE_VERIFIERS[last["name"].split("; ")[1]].node_verifier is None
     assert len(answer["ways"]) == 3 + looks_at_trees
     assert (last["tokens_ratio"] is not None) == looks_at_trees
     assert len({*answer["texts"][0]["texts"].values()}) == 1
@@ -163,4 +164,4 @@ def test_every_kind_of_tree_has_a_rule_that_serves_it():
     trees = [read_tree(None, "2,2", law, None, None) for law in LAWS]
     trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
     for tree in trees:
-        assert read_rule(None, tree)[0] in RULES
+        assert read_rule(None, tree)[0] in TREE_VERIFIERS

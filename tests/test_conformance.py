@@ -1,4 +1,4 @@
-"""Laws, verifiers and tree rules of the registry keep their interface; the checks catch what does not."""
+"""Laws, verifiers and tree verifiers of the registry keep their interface; the checks catch what does not."""
 
 from __future__ import annotations
 
@@ -12,18 +12,9 @@ from strategies import KINDS, unit
 import otmd
 from otmd.laws import ProposalLaw, Slots, Structure, Table
 from otmd.laws.structure import all_random
-from otmd.registry import VERIFIERS
-from otmd.testing import check_law, check_tree_verifier, check_verifier
-from otmd.trees import (
-    BlockVerification,
-    IIDPaths,
-    MostLikelyTree,
-    TableModel,
-    TokenLevel,
-    TokenTree,
-    Traversal,
-    TreeLaw,
-)
+from otmd.registry import TREE_VERIFIERS, VERIFIERS
+from otmd.testing import check_law, check_tree_verifier, check_verifier, hostile_trees
+from otmd.trees import IIDPaths, LayerVerification, TableModel, TokenLevel, TokenTree
 from otmd.verifiers import PreparedVerifier, Verdict
 
 Array = np.ndarray
@@ -92,31 +83,40 @@ def test_every_verifier_serves_a_law_of_the_registry(verifier: str) -> None:
     assert any(rule.supports(make(q, 2)) for make in REGISTERED.values())
 
 
-RULES = [
-    BlockVerification(),
-    Traversal(),
-    *(TokenLevel(entry.load()()) for entry in VERIFIERS.values() if not entry.coupling),
-]
-TREES: dict[str, Callable[[TableModel], TreeLaw]] = {
-    **{
-        name: lambda draft, make=make: TokenTree(draft, (2, 1), make)
-        for name, make in VARIANTS.items()
-        if name != "hub"
-    },
-    "hub": lambda draft: TokenTree(draft, (2,), otmd.Hub),
-    "one path": lambda draft: IIDPaths(draft, 1, 2),
-    "two paths": lambda draft: IIDPaths(draft, 2, 2),
-    "likely paths": lambda draft: MostLikelyTree(draft, 3, 2, 2),
-}
+@pytest.mark.parametrize("name", hostile_trees())
+@pytest.mark.parametrize("rule", TREE_VERIFIERS)
+def test_tree_verifiers(rule: str, name: str) -> None:
+    check_tree_verifier(TREE_VERIFIERS[rule].load()(), hostile_trees()[name])
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("name", TREES)
-def test_rules_for_trees(rule: otmd.trees.TreeVerifier, name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("rule", TREE_VERIFIERS)
+def test_tree_verifiers_for_every_law_at_the_nodes(rule: str, name: str) -> None:
     target, draft = (TableModel.random(3, 1, rng=seed) for seed in (1, 2))
-    zeros = TableModel([[0.5, 0.5, 0.0], [[0.0, 1.0, 0.0], [0.2, 0.0, 0.8], [0.4, 0.3, 0.3]]])
-    for model in (target, zeros):
-        check_tree_verifier(rule, TREES[name](draft), model)
+    tree = TokenTree(draft, (2,) if name == "hub" else (2, 1), VARIANTS[name])
+    check_tree_verifier(TREE_VERIFIERS[rule].load()(), tree, target)
+
+
+@pytest.mark.parametrize("name", hostile_trees())
+@pytest.mark.parametrize(
+    "verifier", ["recursive-rejection", "k-sequential", "target-only", "optimal"]
+)
+def test_layers_that_a_verifier_decides_node_by_node(verifier: str, name: str) -> None:
+    rule = LayerVerification(VERIFIERS[verifier].load()())
+    check_tree_verifier(rule, hostile_trees()[name])
+
+
+def test_every_tree_verifier_serves_a_tree_and_every_tree_is_served() -> None:
+    target = TableModel([[0.2, 0.3, 0.5]])
+    served = set()
+    for rule, entry in TREE_VERIFIERS.items():
+        for name, tree in hostile_trees().items():
+            try:
+                entry.load()().step(target, tree, rng=0)
+            except otmd.UnsupportedLaw:
+                continue
+            served |= {rule, name}
+    assert served == {*TREE_VERIFIERS, *hostile_trees()}
 
 
 # ---------------------------------------------------------------- laws with a fault
@@ -461,12 +461,44 @@ class AnswersNow(TokenLevel):
         return (chance.token(context.target(())),)
 
 
-def test_a_rule_for_trees_with_a_fault_is_caught() -> None:
+class CountsOneTokenMore(TokenLevel):
+    """Its estimate of the tokens per step is not what it emits."""
+
+    def tokens_per_step(self, context, choices):
+        return super().tokens_per_step(context, choices) + 1e-6
+
+
+class LooksAtNoSeed(TokenLevel):
+    """Steps follow each other, whatever the seed."""
+
+    calls = 0
+
+    def step(self, target_model, law, *, rng):
+        self.calls += 1
+        return super().step(target_model, law, rng=self.calls)
+
+
+class StepsElsewhere(TokenLevel):
+    """A step is not one of the outcomes."""
+
+    def step(self, target_model, law, *, rng):
+        return (*super().step(target_model, law, rng=rng), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "named"),
+    [
+        (RepeatsItself, "output_distribution of"),
+        (AnswersNow, "expected an UnsupportedLaw"),
+        (CountsOneTokenMore, "block_efficiency of"),
+        (LooksAtNoSeed, "the second time"),
+        (StepsElsewhere, "expected one of"),
+    ],
+)
+def test_a_tree_verifier_with_a_fault_is_caught(rule: type[TokenLevel], named: str) -> None:
     target, draft = (TableModel.random(3, 1, rng=seed) for seed in (1, 2))
     tree = IIDPaths(draft, 2, 1)
+    with pytest.raises(AssertionError, match=named):
+        check_tree_verifier(rule(otmd.TargetOnly()), tree, target)
     # Fewer tokens are lossless, and nobody's fault.
     check_tree_verifier(StopsEarly(otmd.TargetOnly()), tree, target)
-    with pytest.raises(AssertionError, match="output_distribution of"):
-        check_tree_verifier(RepeatsItself(otmd.TargetOnly()), tree, target)
-    with pytest.raises(AssertionError, match="expected an UnsupportedLaw"):
-        check_tree_verifier(AnswersNow(otmd.TargetOnly()), tree, target)

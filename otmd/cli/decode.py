@@ -11,20 +11,13 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.registry import TREE_VERIFIERS
 
 if TYPE_CHECKING:
     from otmd.models import Decoded, Draft, LanguageModel, Prompt, Speculation
     from otmd.probabilities import Processing
     from otmd.trees import TreeLaw, TreeVerifier
 
-TREE_RULES = {
-    "block-verification": "BlockVerification",
-    "traversal": "Traversal",
-    "subtree": "SubtreeVerification",
-    "layer": "LayerVerification",
-    "greedy-multi-path": "GreedyMultiPath",
-}
-RULES = (*(name for name, rule in o.VERIFIERS.items() if not rule.coupling), *TREE_RULES)
 # The default tree: strata, so many drafts at the root and a path below each. At temperature 0 the most likely
 # paths, since the target's text is then certain.
 DEFAULT_WIDTH = 2
@@ -282,15 +275,10 @@ def read_tree(
 
 def read_rule(name: str | None, tree: Tree) -> "tuple[str, TreeVerifier]":
     """Read the name of a rule, by default the one for this kind of tree; UsageError if it does not serve."""
-    from otmd import trees
-
     chosen = name or DEFAULT_RULES.get(tree.kind, "target-only")
-    if chosen not in RULES:
-        raise UsageError(f"--rule: got {chosen!r}, expected one of {', '.join(RULES)}")
-    if chosen in TREE_RULES:
-        rule = getattr(trees, TREE_RULES[chosen])()
-    else:
-        rule = trees.TokenLevel(o.VERIFIERS[chosen].load()())
+    if chosen not in TREE_VERIFIERS:
+        raise UsageError(f"--rule: got {chosen!r}, expected one of {', '.join(TREE_VERIFIERS)}")
+    rule = TREE_VERIFIERS[chosen].load()()
     toy = np.full(TOY_TOKENS, 1 / TOY_TOKENS)
     try:
         rule.step(lambda _: toy, tree.law(lambda _: toy), rng=0)

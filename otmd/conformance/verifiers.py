@@ -1,4 +1,4 @@
-"""Checks that a verifier or a rule for draft trees is lossless, and that its rates are those of its output.
+"""Checks that a verifier is lossless, and that its rates are those of its output.
 
 All drafts are enumerated, so it is for small vocabularies. Samples are compared with probabilities by an
 exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
@@ -27,15 +27,6 @@ from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
 from otmd.probabilities import FloatArray
-from otmd.trees import (
-    TreeLaw,
-    TreeVerifier,
-    block_efficiency,
-    optimal_block_efficiency,
-    output_distribution,
-    target_distribution,
-)
-from otmd.trees.base import Model
 from otmd.verifiers import InvariantCoupling, UnsupportedLaw, Verifier
 from otmd.verifiers.base import validate_verifier
 
@@ -100,51 +91,6 @@ def check_verifier(
     if law.batch_shape:
         axes = (2, *(1 for _ in law.batch_shape))
         _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
-
-
-def check_tree_verifier(rule: TreeVerifier, tree: TreeLaw, target_model: Model) -> None:
-    """Fail unless a rule for draft trees is lossless, and emits no more tokens than the optimum.
-
-    A law of trees that the rule does not serve must be an UnsupportedLaw error.
-
-    Parameters
-    ----------
-    rule : TreeVerifier
-    tree : TreeLaw
-        The law of the draft trees, small enough for all outcomes to be listed.
-    target_model : callable
-        Takes a prefix and returns the target distribution (V,).
-
-    Raises
-    ------
-    AssertionError
-        Names the rule and the law, and what was given and expected.
-    ValueError
-        For a tree that is too large.
-
-    Examples
-    --------
-    >>> import otmd
-    >>> from otmd import trees
-    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
-    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
-    >>> otmd.testing.check_tree_verifier(trees.Traversal(), trees.TokenTree(draft, (2,)), target)
-    """
-    where = f"{rule!r} for {tree!r}"
-    try:
-        output = output_distribution(rule, target_model, tree)
-    except UnsupportedLaw:
-        _refuses(f"block_efficiency of {where}", lambda: block_efficiency(rule, target_model, tree))
-        return
-    agree(
-        f"output_distribution of {where}",
-        output,
-        target_distribution(target_model, tree.depth + 1),
-        SAME,
-    )
-    emitted = block_efficiency(rule, target_model, tree).value
-    best = optimal_block_efficiency(target_model, tree).value
-    within(f"tokens per step of {where}", emitted, 1.0, best, 1e-8)
 
 
 def _check_refusal(verifier: Verifier, law: DraftLaw, rng: np.random.Generator) -> None:

@@ -1,0 +1,198 @@
+"""Checks that a tree verifier is lossless and within its bounds, on small trees that are enumerated."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+
+from otmd.conformance.comparisons import SAME, agree, within
+from otmd.laws import Greedy, Hub, Independent, Joint, Stratified, WithReplacement
+from otmd.probabilities import FloatArray
+from otmd.trees import (
+    IIDPaths,
+    MostLikelyTree,
+    TableModel,
+    TokenTree,
+    TreeLaw,
+    TreeVerifier,
+    block_efficiency,
+    inclusion_bound,
+    optimal_block_efficiency,
+    output_distribution,
+    target_distribution,
+)
+from otmd.trees.base import Context, Model, Prefix
+from otmd.trees.random_choices import every_outcome
+from otmd.verifiers import UnsupportedLaw
+
+# The program of the optimum is solved to about this.
+_SAME_OPTIMUM = 1e-8
+_SEEDS = range(10)
+
+
+def check_tree_verifier(
+    rule: TreeVerifier, tree: TreeLaw, target_model: Model | None = None, *, rng: int = 0
+) -> None:
+    """Fail unless a tree verifier is lossless, within the bounds, and decided by its seed.
+
+    Its tokens per step must be the mean number of emitted tokens, and at most the inclusion bound and the
+    optimum. A law of trees that it does not serve must be an UnsupportedLaw error.
+
+    Parameters
+    ----------
+    rule : TreeVerifier
+    tree : TreeLaw
+        The law of the draft trees, small enough for all outcomes to be listed, such as those of
+        :func:`~otmd.testing.hostile_trees`.
+    target_model : callable, optional
+        Takes a prefix and returns the target distribution (V,). By default targets are made for the tree:
+        random, equal to the draft model, disjoint from it, with ties and zeros, and mixed, one-hot included.
+    rng : int
+        The seed that makes the targets.
+
+    Raises
+    ------
+    AssertionError
+        Names the verifier and the law, and what was given and expected.
+    ValueError
+        For a tree that is too large.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
+    >>> otmd.testing.check_tree_verifier(trees.Traversal(), trees.TokenTree(draft, (2,)))
+    """
+    targets = _hostile_targets(tree, rng) if target_model is None else {"given": target_model}
+    for name, target in targets.items():
+        _check_target(rule, tree, target, f"{rule!r} for {tree!r} and the target {name!r}")
+
+
+def hostile_trees() -> dict[str, TreeLaw]:
+    """Laws of small trees on which tree verifiers have been seen to fail.
+
+    Of three tokens; among them deterministic and dependent drafts, draft models with ties, with a single
+    token and without mass on a token, nodes without drafts, and leaves of unequal depth.
+
+    Returns
+    -------
+    dict of str to TreeLaw
+        The laws by name.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.testing.hostile_trees()["two paths"]
+    IIDPaths(num_paths=2, depth=2)
+    """
+    draft = TableModel.random(3, 1, rng=1)
+    ties = TableModel([[1 / 3, 1 / 3, 1 / 3], [[0.5, 0.25, 0.25]] * 3])
+    zeros = TableModel([[0.6, 0.4, 0.0], [[0.0, 0.5, 0.5], [0.7, 0.0, 0.3], [0.2, 0.8, 0.0]]])
+    certain = TableModel([[0.0, 1.0, 0.0], np.eye(3)[[1, 2, 0]]])
+    return {
+        "one path": IIDPaths(draft, 1, 3),
+        "two paths": IIDPaths(draft, 2, 2),
+        "two equal paths": IIDPaths(certain, 2, 2),
+        "with replacement": TokenTree(zeros, (2, 1), WithReplacement),
+        "without replacement": TokenTree(draft, (2, 2)),
+        "strata": TokenTree(draft, (2, 2), Stratified),
+        "strata, three levels": TokenTree(zeros, (2, 1, 1), Stratified),
+        "sharp strata": TokenTree(draft, (3, 1), partial(Stratified, sharpness=2.0)),
+        "strata of ties": TokenTree(ties, (2, 1), Stratified),
+        "strata of a single token": TokenTree(certain, (2, 1), Stratified),
+        "greedy": TokenTree(ties, (2, 1), Greedy),
+        "hub": TokenTree(zeros, (2, 2), Hub),
+        "most likely": MostLikelyTree(draft, 5, 3, 3),
+        "two drafters": TokenTree(draft, (2, 1), _two_drafters),
+        "dependent drafts": TokenTree(draft, (2, 1), _dependent),
+        "a node without drafts": TokenTree(draft, ((), ((),)), Stratified),
+        "unequal depths": TokenTree(draft, ((((),),), ()), WithReplacement),
+        "unequal depths, distinct": TokenTree(zeros, (((), ()), ())),
+    }
+
+
+def _two_drafters(draft_probs: FloatArray, num_drafts: int) -> Independent:
+    return Independent([draft_probs, draft_probs[::-1]][:num_drafts])
+
+
+def _dependent(draft_probs: FloatArray, num_drafts: int) -> Joint:
+    """Drafts y, y + 1, …, modulo V, that have nothing to do with the draft model but their number."""
+    size = draft_probs.size
+    first = np.arange(size)
+    return Joint(
+        (first[:, None] + np.arange(num_drafts)) % size, (first + 1) / (first + 1).sum(), size
+    )
+
+
+Row = Callable[[FloatArray, np.random.Generator], FloatArray]
+_ROWS: dict[str, Row] = {
+    "random": lambda q, rng: rng.dirichlet(np.ones(q.size)),
+    "equal to the draft": lambda q, rng: q,
+    "disjoint from the draft": lambda q, rng: (
+        np.where(q > 0, 0.0, 1.0) if not q.all() else np.eye(q.size)[q.argmin()]
+    ),
+    "ties and zeros": lambda q, rng: np.append(rng.integers(0, 3, q.size - 1), 1.0),
+    "one-hot": lambda q, rng: np.eye(q.size)[rng.integers(q.size)],
+}
+"""Masses (V,) of a target after a prefix, given the draft distribution there."""
+
+
+def _hostile_targets(tree: TreeLaw, seed: int) -> dict[str, Model]:
+    """Targets of one kind of rows, and one that mixes them."""
+    targets = {name: _target(tree, seed, [row]) for name, row in _ROWS.items() if name != "one-hot"}
+    return {**targets, "mixed": _target(tree, seed, [*_ROWS.values()])}
+
+
+def _target(tree: TreeLaw, seed: int, rows: list[Row]) -> Model:
+    size = np.asarray(tree.draft_model(())).size
+
+    @cache
+    def model(prefix: Prefix) -> FloatArray:
+        rng = np.random.default_rng([seed, len(prefix), *prefix])
+        # After the longest path nothing is drafted.
+        below = len(prefix) >= tree.depth
+        draft = np.full(size, 1.0 / size) if below else np.asarray(tree.draft_model(prefix))
+        masses = rows[rng.integers(len(rows))](draft, rng)
+        return masses / masses.sum()
+
+    return model
+
+
+def _check_target(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) -> None:
+    try:
+        output = output_distribution(rule, target, tree)
+    except UnsupportedLaw:
+        _check_refusal(rule, tree, target, where)
+        return
+    expected = target_distribution(target, tree.depth + 1)
+    agree(f"output_distribution of {where}", output, expected, SAME)
+    emitted: dict[Prefix, float] = defaultdict(float)
+    for tokens, prob in every_outcome(partial(rule.run, Context(target, tree))):
+        emitted[tokens] += prob
+    mean_length = sum(len(tokens) * prob for tokens, prob in emitted.items())
+    value = block_efficiency(rule, target, tree).value
+    agree(f"block_efficiency of {where}", value, mean_length, SAME)
+    bound = inclusion_bound(target, tree).value
+    within(f"tokens per step of {where}, up to the inclusion bound", value, 1.0, bound, SAME)
+    best = optimal_block_efficiency(target, tree).value
+    within(f"tokens per step of {where}, up to the optimum", value, 1.0, best, _SAME_OPTIMUM)
+    for seed in _SEEDS:
+        step = rule.step(target, tree, rng=seed)
+        what = f"step(rng={seed}) of {where}"
+        if emitted.get(step, 0.0) == 0.0:
+            raise AssertionError(f"{what}: got {step}, expected one of {sorted(emitted)}")
+        agree(f"{what}, the second time", rule.step(target, tree, rng=seed), step, 0)
+
+
+def _check_refusal(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) -> None:
+    try:
+        given = block_efficiency(rule, target, tree)
+    except UnsupportedLaw:
+        return
+    raise AssertionError(
+        f"block_efficiency of {where}: got {given}, expected an UnsupportedLaw error"
+    )

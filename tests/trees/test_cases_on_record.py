@@ -1,0 +1,227 @@
+"""Faults that were published or nearly made, written anew: the check must report each as lossy, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+import numpy as np
+import pytest
+from small_models import model_pair
+
+import otmd
+from otmd.testing import check_tree_verifier
+from otmd.trees import (
+    BlockVerification,
+    IIDPaths,
+    LayerVerification,
+    SubtreeVerification,
+    TableModel,
+    TokenTree,
+    TreeLaw,
+    TreeVerifier,
+    output_distribution,
+    target_distribution,
+)
+from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
+from otmd.trees.random_choices import RandomChoices
+
+ROUNDING = 1e-12
+
+
+def total_variation(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
+    """The distance of the first depth + 1 tokens from the target's, in total variation."""
+    expected = target_distribution(target, law.depth + 1)
+    return 0.5 * float(np.abs(output_distribution(rule, target, law) - expected).sum())
+
+
+def caught(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
+    """Fail unless the check reports the rule as lossy; how lossy it is, in total variation."""
+    with pytest.raises(AssertionError, match="output_distribution of"):
+        check_tree_verifier(rule, law, target)
+    return total_variation(rule, target, law)
+
+
+# ---------------------------------------------------------------- independent paths
+
+
+class PathAfterPath(TreeVerifier):
+    """Accepts K paths of one token in turn, each with P(x is accepted | x is among the K).
+
+    Let r be min(q/p, 1). Of each token the K paths together may accept p (1 − (1 − r)^K), and the residual
+    is p (1 − r)^K. A token is among the paths with probability 1 − (1 − q)^K. The quotient of the two decides
+    rightly about a token that is among the paths: once, not for each path that holds it and not in turn.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        node = tree.node(())
+        target, draft = context.target(()), context.draft(())
+        refused = (1.0 - np.minimum(draft / target, 1.0)) ** node.tokens.size
+        among = 1.0 - (1.0 - draft) ** node.tokens.size
+        for token in node.tokens.tolist():
+            if choices.accepts(float(target[token] * (1.0 - refused[token]) / among[token])):
+                return (token, choices.token(context.target((token,))))
+        return (choices.token(target * refused),)
+
+
+def test_a_probability_for_the_set_of_paths_is_none_for_each_in_turn() -> None:
+    """SpecTr-GBV (Lin et al. 2026) on one level, as its program was read to apply it."""
+    target, draft = TableModel([[1 / 3, 2 / 3]]), TableModel([[2 / 3, 1 / 3]])
+    rule, law = PathAfterPath(), IIDPaths(draft, 2, 1)
+    first = output_distribution(rule, target, law).sum(axis=1)
+    # A path holds token 0 and is accepted with 2/3 · 3/8, token 1 with 1/3 · 9/10: 1/4 (1 + 9/20) in all.
+    assert first[0] == pytest.approx(29 / 80, abs=ROUNDING)
+    assert caught(rule, target, law) == pytest.approx(29 / 80 - 1 / 3, abs=ROUNDING)
+    check_tree_verifier(rule, IIDPaths(draft, 1, 1), target)
+
+
+class GreedyBlockPlainTarget(BlockVerification):
+    """Greedy block verification of a path, after which the target goes on as it is.
+
+    A prefix is accepted with its joint min(M, Q), as often as possible. That takes tokens from texts that the
+    target has to make up for: after a rejection, Sun et al. (2024) modify the target of the later tokens.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        path: Prefix = ()
+        ratios = [1.0]
+        while (node := tree.node(path)) is not None:
+            token = int(node.tokens[0])
+            ratios.append(
+                ratios[-1] * float(context.target(path)[token] / context.draft(path)[token])
+            )
+            path = (*path, token)
+        if choices.accepts(min(1.0, ratios[-1])):
+            return (*path, choices.token(context.target(path)))
+        while True:
+            path = path[:-1]
+            excess = ratios[len(path)] * context.target(path) - context.draft(path)
+            rest = np.maximum(excess, 0.0)
+            refused = float(np.maximum(-excess, 0.0).sum())
+            if not path or choices.accepts(min(1.0, float(rest.sum()) / refused)):
+                return (*path, choices.token(rest))
+
+
+def test_greedy_block_verification_needs_the_modified_target() -> None:
+    """The same program with one path."""
+    rule = GreedyBlockPlainTarget()
+    for seed in range(3):
+        target, draft = model_pair("any", seed)
+        # One token has nothing after it that could be modified.
+        check_tree_verifier(rule, IIDPaths(draft, 1, 1), target)
+        for depth in (2, 3):
+            assert caught(rule, target, IIDPaths(draft, 1, depth)) > 0.01
+
+
+# ---------------------------------------------------------------- trees that look at what was drawn
+
+
+class Grown(TreeVerifier):
+    """A verifier on trees of another class."""
+
+    def __init__(
+        self, rule: TreeVerifier, grow: Callable[[Context, RandomChoices], DraftTree]
+    ) -> None:
+        self.rule = rule
+        self.grow = grow
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        return self.rule.emit(context, self.grow(context, choices), choices)
+
+
+class DropsDrafts(DraftTree):
+    """Of the sampled drafts of a node only the most likely is shown to the verifier."""
+
+    def node(self, prefix: Prefix) -> Node | None:
+        """See :class:`~otmd.trees.base.DraftTree`."""
+        node = super().node(prefix)
+        if node is None or node.tokens.size < 2:
+            return node
+        probs = self._context.draft(prefix)
+        kept = node.tokens[probs[node.tokens].argmax()]
+        return node._replace(law=otmd.Stratified(probs, 1), tokens=np.array([kept]))
+
+
+class LooksAtItsOwnDrafts(DraftTree):
+    """A node whose first draft is token 0 is said to have drafted nothing more."""
+
+    def node(self, prefix: Prefix) -> Node | None:
+        """See :class:`~otmd.trees.base.DraftTree`."""
+        node = super().node(prefix)
+        if node is None or node.tokens[0] != 0:
+            return node
+        return node._replace(
+            law=otmd.WithReplacement(self._context.draft(prefix), 1), tokens=node.tokens[:1]
+        )
+
+
+class LooksAtItsLayer(DraftTree):
+    """Below the second draft of the root there are two drafts if the first has drafted token 0, else one."""
+
+    def _draw(self, prefix: Prefix) -> Node | None:
+        node = self.node(()) if prefix else None
+        if node is None or len(prefix) != 1 or node.tokens.tolist().index(prefix[0]) != 1:
+            return super()._draw(prefix)
+        first = self.node((int(node.tokens[0]),))
+        law = otmd.Stratified(self._context.draft(prefix), 2 if 0 in first.tokens else 1)
+        state = self._context.law.child(node.state, node.tokens, prefix[0])
+        return Node(law, self._choices.drafts(law), state * 2)
+
+
+class BestFirst(DraftTree):
+    """Grows three nodes of two drafts, each time at the leaf that the draft model reaches most probably.
+
+    The leaf is chosen by all that was drawn, in deeper layers too; its number of drafts is fixed.
+    """
+
+    def node(self, prefix: Prefix) -> Node | None:
+        """See :class:`~otmd.trees.base.DraftTree`."""
+        if not self._nodes:
+            self._grow()
+        return self._nodes.get(prefix)
+
+    def _grow(self) -> None:
+        leaves: list[tuple[float, Prefix]] = [(-1.0, ())]
+        for _ in range(3):
+            reached, prefix = heappop(leaves)
+            law = otmd.WithReplacement(self._context.draft(prefix), 2)
+            node = Node(law, self._choices.drafts(law), None)
+            self._nodes[prefix] = node
+            for token in np.unique(node.tokens).tolist():
+                below = reached * float(self._context.draft(prefix)[token])
+                heappush(leaves, (below, (*prefix, token)))
+
+
+LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
+
+
+@pytest.mark.parametrize(
+    ("rule", "grow", "law", "least"),
+    [
+        (LAYER, DropsDrafts, otmd.Stratified, 0.4),
+        (SUBTREE, DropsDrafts, otmd.Stratified, 0.4),
+        (LAYER, LooksAtItsOwnDrafts, otmd.WithReplacement, 0.05),
+        (SUBTREE, LooksAtItsOwnDrafts, otmd.WithReplacement, 5e-3),
+        (LAYER, LooksAtItsLayer, otmd.Stratified, 5e-3),
+    ],
+)
+def test_trees_that_look_at_too_much_are_caught(rule, grow, law, least: float) -> None:
+    target, draft = model_pair("any", 1)
+    assert caught(Grown(rule, grow), target, TokenTree(draft, (2, 1), law)) > least
+
+
+def test_best_first_growth_breaks_layers() -> None:
+    target, draft = model_pair("any", 4, vocab_size=2)
+    tree = TokenTree(draft, (2, 1, 1), otmd.WithReplacement)
+    assert caught(Grown(LAYER, BestFirst), target, tree) > 2e-3
+
+
+@pytest.mark.parametrize(("grow", "vocab_size"), [(LooksAtItsLayer, 3), (BestFirst, 2)])
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_node_by_node_a_tree_may_look_at_other_nodes(grow, vocab_size: int, seed: int) -> None:
+    target, draft = model_pair("any", seed, vocab_size)
+    tree = TokenTree(draft, (2, 1) if grow is LooksAtItsLayer else (2, 1, 1), otmd.Stratified)
+    assert total_variation(Grown(SUBTREE, grow), target, tree) <= ROUNDING
