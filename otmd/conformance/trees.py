@@ -34,7 +34,11 @@ _SEEDS = range(10)
 
 
 def check_tree_verifier(
-    rule: TreeVerifier, tree: TreeLaw, target_model: Model | None = None, *, rng: int = 0
+    rule: TreeVerifier,
+    tree: TreeLaw,
+    target_model: Model | None = None,
+    *,
+    rng: int | np.random.Generator = 0,
 ) -> None:
     """Fail unless a tree verifier is lossless, within the bounds, and decided by its seed.
 
@@ -50,8 +54,8 @@ def check_tree_verifier(
     target_model : callable, optional
         Takes a prefix and returns the target distribution (V,). By default targets are made for the tree:
         random, equal to the draft model, disjoint from it, with ties and zeros, and mixed, one-hot included.
-    rng : int
-        The seed that makes the targets.
+    rng : int or numpy.random.Generator
+        Makes the targets.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def check_tree_verifier(
 
 
 def hostile_trees() -> dict[str, TreeLaw]:
-    """Laws of small trees on which tree verifiers have been seen to fail.
+    """Laws of small trees that are hard on tree verifiers.
 
     Of three tokens; among them deterministic and dependent drafts, draft models with ties, with a single
     token and without mass on a token, nodes without drafts, and leaves of unequal depth.
@@ -141,8 +145,9 @@ _ROWS: dict[str, Row] = {
 """Masses (V,) of a target after a prefix, given the draft distribution there."""
 
 
-def _hostile_targets(tree: TreeLaw, seed: int) -> dict[str, Model]:
+def _hostile_targets(tree: TreeLaw, rng: int | np.random.Generator) -> dict[str, Model]:
     """Targets of one kind of rows, and one that mixes them."""
+    seed = int(np.random.default_rng(rng).integers(2**32))
     targets = {name: _target(tree, seed, [row]) for name, row in _ROWS.items() if name != "one-hot"}
     return {**targets, "mixed": _target(tree, seed, [*_ROWS.values()])}
 
