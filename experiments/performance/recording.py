@@ -3,9 +3,10 @@
     python -m experiments recording
     python -m experiments recording --vocab-size 1000 --rounds 1
 
-A row has float32 logits of the target and of the draft, one draft token and an output token. Its recording and
-the softmax of its target in float64 are timed in turn, round by round, and the best round of each counts. Times
-are the processor's for this thread. Whole rows are written to disk every 64 MB, which other calls do not wait for.
+A row has float32 logits of the target and of the draft, one draft token and an output token. Its recording
+and the softmax of its target in float64 are timed in turn, round by round, and the best round of each counts.
+Times are the processor's for this thread. Whole rows are only copied in these rounds: one call in fifty
+writes them to disk.
 """
 
 from functools import partial

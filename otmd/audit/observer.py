@@ -239,13 +239,13 @@ class Observer:
         drafted = np.zeros(target.size) if draft is None else draft
         occurrences = self._requests[record.request].occurrences(target.size)
         before = claims.Before(target, drafted, occurrences)
-        keys = claims.claims_in_order(claims.OUTPUTS).values()
+        keys = {name: key(before) for name, key in claims.claims_in_order(claims.OUTPUTS).items()}
         mass = float(target[output])
         return OutputNumbers(
-            starts=tuple(counts.mass_before(target, key(before), output) for key in keys),
+            starts=tuple(counts.mass_before(target, key, output) for key in keys.values()),
             mass=mass,
             tail=_tail(target, output) if mass else 1.0,
-            classes=_classified(before, draft is not None, output),
+            classes=_classified(target, keys, draft is not None, output),
             has_draft=draft is not None,
             ceiling=self._ceiling(record, target, draft, law) if mass else None,
         )
@@ -315,17 +315,19 @@ def _tail(probs: FloatArray, token: int) -> float:
     return float(probs[probs <= probs[token]].sum())
 
 
-def _classified(before: claims.Before, is_drafted: bool, token: int) -> tuple[Classified, ...]:
-    """The class of a token, for the claims that have classes."""
-    by_mass = _cells(before.probs, _MASSES)
+def _classified(
+    target: FloatArray, keys: dict[str, FloatArray], is_drafted: bool, token: int
+) -> tuple[Classified, ...]:
+    """The class of a token, for the claims that have classes, from the keys of their orders."""
+    by_mass = _cells(target, _MASSES)
     # The most likely token is a class of its own.
-    by_mass[before.probs.argmax()] = len(_MASSES) + 1
-    by_ratio = np.full(before.probs.size, len(_RATIOS) + 1)
+    by_mass[target.argmax()] = len(_MASSES) + 1
+    by_ratio = np.full(target.size, len(_RATIOS) + 1, np.int8)
     if is_drafted:
-        by_ratio = _cells(counts.ratios(before.probs, before.draft_probs), _RATIOS)
-    by_occurrence = (before.occurrences > 0).astype(np.int64)
+        by_ratio = _cells(keys[claims.OUTPUT], _RATIOS)
+    by_occurrence = (keys[claims.OUTPUT_BY_OCCURRENCE] < 0).view(np.int8)
     labelled = zip((by_ratio, by_mass, by_occurrence), CLASSES.values(), strict=True)
-    return tuple(_in_classes(labels, before.probs, token, len(names)) for labels, names in labelled)
+    return tuple(_in_classes(labels, target, token, len(names)) for labels, names in labelled)
 
 
 def _cells(values: FloatArray, bounds: tuple[float, ...]) -> NDArray:

@@ -157,7 +157,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     for before, after in zip(given, read_records(source, {}), strict=True):
         assert after.request == before.request
         assert after.draft_tokens.tolist() == before.draft_tokens.tolist()
-        assert after.target.probs.tolist() == before.target.probs.tolist()
+        np.testing.assert_array_equal(after.target.probs, before.target.probs)
     assert read[-2]["target_logits"].dtype == np.float32
 
 
@@ -181,7 +181,7 @@ def test_arrays_are_copied(tmp_path):
         writer.add(target_probs=buffer)
         buffer[:] = 7.0
     [read] = read_records(tmp_path / "a", {})
-    assert read.target.probs.tolist() == [0.5, 0.5]
+    np.testing.assert_array_equal(read.target.probs, [0.5, 0.5])
 
 
 CHAIN = {
@@ -509,4 +509,4 @@ def test_early_requests_are_forgotten(monkeypatch):
     seen = [watching.observe(record).output for record in read_records(rows, {})]
     assert len(watching._requests) == 3
     # Whether the token came out earlier in the request, as far as is known.
-    assert [x.classes[-1].label for x in seen] == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert [x.classes[-1].label for x in seen if x] == [0, 1, 0, 0, 1, 0, 0, 0]
