@@ -5,7 +5,8 @@ Modules, each of which uses only those above it:
 - ``counts``, ``bets``: tests of counts in cells, and bets that are valid whenever one looks;
 - ``samples``: arguments, reports, ceilings of the acceptance, declared laws;
 - ``by_samples``, ``by_enumeration``: audits of a verifier;
-- ``records``, ``boundary_cases``, ``claims``, ``metrics``, ``tally``: a recorded run;
+- ``shards``, ``records``, ``boundary_cases``, ``claims``, ``metrics``: a recorded run;
+- ``observer``, ``numbers``, ``recorder``, ``tally``: its rows as numbers, written by an engine and counted;
 - ``mistakes``, ``draft_mistakes``, ``draft_samples``: mistakes, and the audit of drafts;
 - ``positions``, ``output_mistakes``, ``causes``: the cause of a fault in a recorded run;
 - ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass;
@@ -19,6 +20,7 @@ from otmd.audit.claims import Band, Claim, Group
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
 from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.mistakes import Explanation
+from otmd.audit.recorder import Recorder
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import RecordedRunAudit, Statement
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
@@ -27,6 +29,6 @@ from otmd.audit.texts import texts
 __all__ = [
     "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit", "Explanation",
     "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
-    "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
+    "Recorder", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
     "recorded_run", "sampler_of", "samples_to_detect", "texts",
 ]  # fmt: skip

@@ -305,8 +305,7 @@ def _equal_cells(numbers: FloatArray, num_cells: int) -> Classification:
 
 
 def _bets(cells: Classification) -> FloatArray:
-    bets = [CellBets(cells.probs.shape[-1], caution) for caution in CAUTIONS]
-    return mean_wealth([bet.update(cells.labels, cells.probs) for bet in bets])
+    return mean_wealth(CellBets(cells.probs.shape[-1], CAUTIONS).update(cells.labels, cells.probs))
 
 
 @dataclass(frozen=True)

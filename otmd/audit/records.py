@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from otmd.audit.shards import MOST_NUMBERS, rows_of_shards
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -31,13 +32,14 @@ MOST_ROWS = 2_000_000
 LONGEST_LINE = 32 << 20
 # Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
 _MOST_MARKS = 10_000
-# The largest vocabulary that is read.
-MOST_NUMBERS = 1 << 22
 # Endings of the names of fields that hold lists of numbers.
 _VECTORS = ("logits", "probs", "ids", "tokens")
 _DEEPEST = 10_000
-_LONGEST_LABEL = 1000
+LONGEST_LABEL = 1000
 _WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
+_INTEGERS = ("output_token", "step", "depth", "target_top_k", "draft_top_k")
+# Endings of the names of fields with a number for each token, or for each of the ids.
+TENSORS = ("logits", "probs", "ids")
 FIELDS = (
     *(f"{side}_{name}" for side in ("target", "draft") for name in ("logits", "probs", "ids", *_WARPERS)),
     *("draft_tokens", "output_token", "request", "step", "depth"),
@@ -77,13 +79,15 @@ class RecordedSide(NamedTuple):
     ``fault`` is a kind of :data:`~otmd.audit.boundary_cases.KINDS` without its side, "" for none. Where a cut
     splits tokens of equal logits, ``ties`` are all of these tokens: the engine chose which of them it kept.
     At temperature 0 they are the tokens of the largest logit. ``logits`` is None if probabilities were
-    recorded.
+    recorded. ``listed`` is the mass of the ids if the numbers are (log-)probabilities and those of all tokens
+    are needed, else at least 1.
     """
 
     probs: FloatArray | None = None
     fault: str = ""
     ties: IntArray = _NO_TOKENS
     logits: Logits | None = None
+    listed: float = 1.0
 
     def padded(self, size: int) -> "RecordedSide":
         """The side with as many tokens; those that it lacks have no mass."""
@@ -133,42 +137,78 @@ def numbered_rows(source: Source, name: str) -> tuple[Iterator[tuple[int, Row]],
     raise wrong_type("source", source, "a path or a list of mappings")
 
 
+def path_of(source: Source) -> Path | None:
+    """The path of a file or folder; None for rows."""
+    return Path(source) if isinstance(source, str | Path) else None
+
+
 def records_of(
     rows: Iterable[tuple[int, Row]], name: str, processings: Mapping[str, Processing | None]
 ) -> Iterator[Record]:
     """Check numbered rows, see :func:`read_records`; ``name`` is that of their source."""
-    least = {"target": 1.0, "draft": 1.0}
-    most = dict(least)
     for number, row in rows:
         if number > MOST_ROWS:
             raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
-        try:
-            given = _given(row)
-            sides = {side: _read_side(side, given, processings.get(side)) for side in least}
-            record = _record(number, given, sides["target"], sides["draft"])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: row {number}: {error}") from error
-        for side, numbers in sides.items():
-            listed = numbers.listed if numbers else 1.0
-            least[side] = min(least[side], listed)
-            most[side] = max(most[side], listed)
-        yield record
-    for side, mass in least.items():
-        if mass < 1 and most[side] == 1:
+        yield record_of(number, row, name, processings)
+
+
+def record_of(
+    number: int, row: Row, name: str, processings: Mapping[str, Processing | None]
+) -> Record:
+    """Check a numbered row; ``name`` is that of its source."""
+    try:
+        given = given_fields(row)
+        target, draft = (
+            _read_side(side, given, processings.get(side)) for side in ("target", "draft")
+        )
+        return _record(number, given, target, draft)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: row {number}: {error}") from error
+
+
+def refuse_partial_lists(name: str, least: Iterable[float], most: Iterable[float]) -> None:
+    """Raise ValueError if the ids of a side list too little mass: the ``least`` and the ``most`` of all rows.
+
+    Both have the numbers of the target and of the draft.
+    """
+    for side, smallest, largest in zip(("target", "draft"), least, most, strict=True):
+        if smallest < 1 and largest == 1:
             raise wrong(
                 f"{name}: the {side}",
-                f"(log-)probabilities of some tokens (a mass of {mass:.3g} in one row, above 1 in none)",
+                f"(log-)probabilities of some tokens (a mass of {smallest:.3g} in one row, above 1 in none)",
                 "those of all tokens with mass, or logits of all V (to raw logits that are ≤ 0 add 100)",
             )
 
 
-def _given(row: Row) -> Row:
+def given_fields(row: Row) -> Row:
     """The fields of a row that are not null; ValueError for an unknown one."""
     given = {name: value for name, value in row.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
         hint = "record logits after penalties and biases; " if _CHANGED.search(unknown[0]) else ""
         raise wrong(shortened(unknown[0]), "an unknown field", hint + ", ".join(FIELDS))
     return given
+
+
+def as_recorded(fields: Row) -> dict[str, Any]:
+    """The fields of a row as a :class:`~otmd.audit.Recorder` keeps them; ValueError names one at fault.
+
+    Those of :data:`TENSORS` are copied to arrays, lists of fractions to float32. Others are values of JSON.
+    """
+    row: dict[str, Any] = {}
+    for name, value in given_fields(fields).items():
+        if name.endswith(TENSORS):
+            array = _vector(name, value, "iu" if name.endswith("ids") else "fiu")
+            is_list = isinstance(value, list | tuple) and array.dtype.kind == "f"
+            row[name] = np.array(array, np.float32 if is_list else None)
+        elif name.endswith("tokens"):
+            row[name] = read_ids(name, value).tolist()
+        elif name == "request":
+            row[name] = _read_request(value)
+        elif name.endswith("order"):
+            row[name] = _read_order(value)
+        else:
+            row[name] = _number(name, {name: value}, None, integer=name in _INTEGERS)
+    return {name: value for name, value in row.items() if value is not None}
 
 
 def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) -> Record:
@@ -196,18 +236,18 @@ def _record(number: int, given: Row, target: _Side | None, draft: _Side | None) 
     )
 
 
-def as_kept(
-    tokens: IntArray, probs: FloatArray, ties: IntArray, rng: np.random.Generator
-) -> IntArray:
+def as_kept(tokens: IntArray, probs: FloatArray, ties: IntArray, row: int) -> IntArray:
     """Tokens (n,) of an engine as if its cuts had kept, of the ``ties``, those that have mass in ``probs``.
 
     Which tied tokens a cut keeps is the engine's choice, and all that it keeps are equally likely: a random
-    one of those with mass stands for each. Distinct tokens stay distinct; if too many are tied, all remain.
+    one of those with mass, by the number of the row, stands for each. Distinct tokens stay distinct; if too
+    many are tied, all remain.
     """
     kept = ties[probs[ties] > 0]
     tied = np.intersect1d(tokens, ties)
     if not 0 < tied.size <= kept.size:
         return tokens
+    rng = np.random.default_rng([*b"otmd.audit.as_kept", row])
     chosen = dict(zip(tied.tolist(), rng.permutation(kept).tolist(), strict=False))
     return np.array([chosen.get(token, token) for token in tokens.tolist()], np.int64)
 
@@ -250,7 +290,7 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     probs = _probs(numbers, processing, tolerance)
     if processing is None:
         mass = 1.0 if ids is None else float(numbers.sum())
-        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
+        listed = mass if abs(mass - 1.0) > tolerance and np.isfinite(mass) else 1.0
         return _Side(probs, values.size, ids, _NO_TOKENS, listed, None)
     ties = _NO_TOKENS
     listed = 1.0
@@ -312,9 +352,10 @@ def _spread(side: _Side | None, vocab_size: int) -> RecordedSide:
     if side is None:
         return RecordedSide()
     if isinstance(side.probs, str) or (side.ids is not None and side.ids[-1] >= vocab_size):
-        return RecordedSide(fault=side.probs if isinstance(side.probs, str) else "id")
+        fault = side.probs if isinstance(side.probs, str) else "id"
+        return RecordedSide(fault=fault, listed=side.listed)
     if side.ids is None:
-        return RecordedSide(side.probs, "", side.ties, side.logits)
+        return RecordedSide(side.probs, "", side.ties, side.logits, side.listed)
     probs = np.zeros(vocab_size)
     probs[side.ids] = side.probs
     logits = side.logits
@@ -322,7 +363,7 @@ def _spread(side: _Side | None, vocab_size: int) -> RecordedSide:
         numbers = np.full(vocab_size, -np.inf)
         numbers[side.ids] = logits.numbers
         logits = logits._replace(numbers=numbers)
-    return RecordedSide(probs, "", side.ties, logits)
+    return RecordedSide(probs, "", side.ties, logits, side.listed)
 
 
 def _processing(
@@ -340,9 +381,12 @@ def _processing(
     # Engines write 0 or −1 for no truncation.
     top_k = max(_number(f"{side}_top_k", given, 0, integer=True), 0) or None
     top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))
-    order = given.get(f"{side}_order", "transformers")
-    order = order.tolist() if isinstance(order, np.ndarray) else order
+    order = _read_order(given.get(f"{side}_order", "transformers"))
     return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p, order)
+
+
+def _read_order(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def read_ids(name: str, value: Any) -> IntArray:
@@ -354,8 +398,8 @@ def _read_request(value: Any) -> str:
     value = _scalar(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise wrong("request", type(value).__name__, "a text or a whole number")
-    if len(text := str(value)) > _LONGEST_LABEL:
-        raise wrong("request", f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
+    if len(text := str(value)) > LONGEST_LABEL:
+        raise wrong("request", f"{len(text)} characters", f"at most {LONGEST_LABEL}")
     return text
 
 
@@ -398,22 +442,24 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
 
 
 def _rows_of_file(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Read the rows of a file with their numbers from 1, a few at a time; ValueError for a bad file."""
+    """Read the rows of a file or folder with their numbers from 1, a few at a time; ValueError if bad."""
     readers = {
-        ".jsonl": _rows_of_json_lines,
+        ".jsonl": rows_of_json_lines,
         ".parquet": _rows_of_parquet,
         ".safetensors": _rows_of_safetensors,
     }
+    if path.is_dir():
+        return rows_of_shards(path)
     if path.suffix not in readers:
-        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}")
+        raise wrong(path, f"a {path.suffix!r} file", f"one of {', '.join(readers)}, or a folder")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
-        raise wrong(path, "no regular file (a pipe, a device or a folder)", "one")
+        raise wrong(path, "no regular file (a pipe or a device)", "one")
     return readers[path.suffix](path)
 
 
-def _rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows_of_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Lines that are not blank. One longer than :data:`LONGEST_LINE` is refused before it is read in full."""
     with path.open("rb") as stream:
         lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")

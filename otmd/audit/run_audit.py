@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-
-import numpy as np
+from pathlib import Path
 
 from otmd.audit import claims, samples
 from otmd.audit.boundary_cases import OUTCOMES, BoundaryCase
@@ -13,9 +12,12 @@ from otmd.audit.causes import most_likely_cause
 from otmd.audit.claims import Claim, bands_of, judge_claim
 from otmd.audit.metrics import metrics_of
 from otmd.audit.mistakes import Explanation
-from otmd.audit.records import Record, Source, read_records
+from otmd.audit.numbers import NUMBERS, law_of_numbers, read_numbers
+from otmd.audit.observer import CLASSES, Observation, Observer
+from otmd.audit.records import Source, path_of, read_records, refuse_partial_lists
 from otmd.audit.run_report import RecordedRunAudit
-from otmd.audit.tally import CLASSES, Tally
+from otmd.audit.shards import law_of_shards
+from otmd.audit.tally import Tally
 from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, wrong
 
@@ -25,7 +27,7 @@ SMALLEST_FALSE_ALARM = 4e-5
 
 def recorded_run(
     source: Source,
-    law: str | samples.LawMaker = "with-replacement",
+    law: str | samples.LawMaker | None = None,
     false_alarm: float = 1e-3,
     *,
     bias: float = 0.1,
@@ -38,12 +40,13 @@ def recorded_run(
     Parameters
     ----------
     source : str, Path or sequence of mapping
-        A ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or rows with the same fields.
-    law : str or callable
+        The folder of a :class:`Recorder`, a ``.jsonl``, ``.parquet`` or ``.safetensors`` file, or rows with
+        the same fields.
+    law : str or callable, optional
         The law of the drafts of a position: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, certain-top, independent, or fixed for drafts that the text before them
         decides. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``, such as
-        ``partial(Stratified, sharpness=1.5)``.
+        ``partial(Stratified, sharpness=1.5)``. Unless given, that of the recorder, or with-replacement.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
@@ -75,34 +78,67 @@ def recorded_run(
     >>> otmd.audit.recorded_run([row | {"output_token": 1}] * 10).outcome
     'INCONCLUSIVE'
     """
+    tally = Tally(samples.derived_rng(rng, "recorded_run"))
+    processings = {"target": target_processing, "draft": draft_processing}
+    path = path_of(source)
+    name = str(path or "records")
+    if path is not None and (path / NUMBERS).exists():
+        recorded_law = _law_of_numbers(path / NUMBERS, law, processings)
+        observations = read_numbers(path / NUMBERS)
+        return audit_observations(observations, name, tally, recorded_law, false_alarm, bias)
+    if law is None:
+        law = law_of_shards(path) if path is not None and path.is_dir() else "with-replacement"
     make_law = samples.law_maker(law)
-    read = partial(read_records, source, {"target": target_processing, "draft": draft_processing})
-    generator = samples.derived_rng(rng, "recorded_run")
-    tally = Tally(make_law, generator)
-    name = samples.law_name(law)
-    return audit_records(read, tally, make_law, name, false_alarm, bias, generator)
+    read = partial(read_records, source, processings)
+    observations = map(Observer(make_law).observe, read())
+    law_name = samples.law_name(law)
+    search = partial(most_likely_cause, read=read, make_law=make_law, rng=tally.rng)
+    return audit_observations(observations, name, tally, law_name, false_alarm, bias, search)
 
 
-def audit_records(
-    read: Callable[[], Iterator[Record]],
+def _law_of_numbers(
+    numbers: Path,
+    law: str | samples.LawMaker | None,
+    processings: dict[str, Processing | None],
+) -> str:
+    """The law under which numbers were recorded; ValueError for another one, and for a processing."""
+    recorded = law_of_numbers(numbers)
+    if law is not None and samples.law_name(law) != recorded:
+        raise wrong(
+            "law", samples.law_name(law), f"{recorded}, as the numbers in {numbers} are of it"
+        )
+    for side, processing in processings.items():
+        if processing is not None:
+            raise wrong(
+                f"{side}_processing", processing, f"none, as {numbers} has numbers, no logits"
+            )
+    return recorded
+
+
+def audit_observations(
+    observations: Iterable[Observation],
+    name: str,
     tally: Tally,
-    make_law: samples.LawMaker | None,
     law: str,
     false_alarm: float,
     bias: float,
-    generator: np.random.Generator,
+    search: Callable[[str], Explanation | None] | None = None,
 ) -> RecordedRunAudit:
-    """Audit the records that ``read`` yields at each call, with a fresh tally; ``law`` is the law's name."""
+    """Audit the observations of a source with this name, with a fresh tally; ``law`` is the law's name.
+
+    ``search`` finds the most likely cause of a fault of the drafts or of the output, if there are rows.
+    """
     if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
-    for record in read():
-        tally.add(record)
+    for observation in observations:
+        tally.add(observation)
+    refuse_partial_lists(name, tally.least_listed.tolist(), tally.most_listed.tolist())
     if not tally.positions:
-        raise wrong("source", "no rows", "at least one")
+        raise wrong(name, "no rows", "at least one")
     level = false_alarm / claims.NUM_STATEMENTS
     tally.count_improbable(level)
-    judged = _judge(tally, level, generator)
+    judged = _judge(tally, level)
     refuted = {claim.name for claim in judged if claim.refuted}
     cases = {kind: rows for kind, rows in tally.cases.items() if rows}
     return RecordedRunAudit(
@@ -115,17 +151,18 @@ def audit_records(
         claims=judged,
         acceptance=tally.acceptance(level),
         bands=tuple(bands_of(names, tally.evidence[claim]) for claim, names in CLASSES.items()),
-        explanations=_explanations(refuted, {*cases}, read, make_law, generator),
+        explanations=_explanations(refuted, {*cases}, search) if search else {},
         metrics=metrics_of(tally.positions, tally.ceilings) if law else (),
+        has_rows=search is not None,
     )
 
 
-def _judge(tally: Tally, level: float, rng: np.random.Generator) -> tuple[Claim, ...]:
+def _judge(tally: Tally, level: float) -> tuple[Claim, ...]:
     """Judge the claims for which anything was recorded."""
     # Without drafts, the orders by q are those of token ids.
     left_out = () if tally.has_drafts else claims.ORDERS_BY_DRAFT
     return tuple(
-        judge_claim(name, evidence, level, rng=rng)
+        judge_claim(name, evidence, level, rng=tally.rng)
         for name, evidence in tally.evidence.items()
         if evidence.numbers and name not in left_out
     )
@@ -136,11 +173,7 @@ def _counted(rows: Sequence[int]) -> tuple[int, tuple[int, ...]]:
 
 
 def _explanations(
-    refuted: set[str],
-    kinds: set[str],
-    read: Callable[[], Iterator[Record]],
-    make_law: samples.LawMaker | None,
-    rng: np.random.Generator,
+    refuted: set[str], kinds: set[str], search: Callable[[str], Explanation | None]
 ) -> dict[str, Explanation]:
     """The most likely mistake behind the first refuted claim: claims about drafts come before the output.
 
@@ -154,7 +187,7 @@ def _explanations(
         return {}
     order = (*of_drafts, claims.OUTPUT_BY_MASS, *claims.claims_in_order(claims.OUTPUTS))
     name = next((name for name in order if name in refuted), claims.OUTPUT)
-    cause = most_likely_cause("drafts" if name in of_drafts else "output", read, make_law, rng)
+    cause = search("drafts" if name in of_drafts else "output")
     if cause is None or (impossible and (cause.fit is None or cause.fit.refuted)):
         return {}
     return {name: cause}

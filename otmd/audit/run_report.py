@@ -17,6 +17,10 @@ from otmd.audit.samples import Report
 
 _GROUPS_SHOWN = 3
 _ALARM = {True: "REFUTED", False: "none"}
+_NO_CAUSE = {
+    True: "Most likely cause: unknown, none of the known mistakes explains the rows",
+    False: "Most likely cause: not searched, as only numbers were recorded: record whole rows for it",
+}
 _NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
 
 
@@ -112,6 +116,8 @@ class RecordedRunAudit(Report):
         The claims for which anything was recorded; the classes of output tokens by p/q, and by p.
     explanations : dict of str to Explanation
         From a refuted claim to the mistake that explains it best.
+    has_rows : bool
+        Whether the rows were there, in which a cause is searched, or only their numbers.
     """
 
     num_rows: int
@@ -125,6 +131,7 @@ class RecordedRunAudit(Report):
     bands: tuple[tuple[Band, ...], ...]
     explanations: dict[str, Explanation]
     metrics: tuple[Metric, ...]
+    has_rows: bool = True
 
     @property
     def statements(self) -> tuple[Statement, ...]:
@@ -350,7 +357,7 @@ class RecordedRunAudit(Report):
             most = max(self.cases, key=lambda case: (case.kind != OUTPUT_MISSING, case.count))
             lines.append(f"Usual cause of such rows: {most.usually}")
         elif not self.explanations and any(claim.refuted for claim in self.claims):
-            lines.append("Most likely cause: unknown, none of the known mistakes explains the rows")
+            lines.append(_NO_CAUSE[self.has_rows])
         alarm = f"sound engine is called faulty with probability {self.false_alarm:g} at most."
         lines.append(f"Drafts by law {self.law}; a {alarm}" if self.law else f"A {alarm}")
         if self.acceptance:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.audit import samples
-from otmd.audit.records import Record, Row, Source, numbered_rows, read_ids, records_of
-from otmd.audit.run_audit import audit_records
+from otmd.audit.causes import most_likely_cause
+from otmd.audit.observer import Observer
+from otmd.audit.records import (
+    Record,
+    Row,
+    Source,
+    numbered_rows,
+    path_of,
+    read_ids,
+    records_of,
+)
+from otmd.audit.run_audit import audit_observations
 from otmd.audit.run_report import RecordedRunAudit
 from otmd.audit.tally import Tally
 from otmd.laws.base import RngLike
@@ -97,9 +108,11 @@ def texts(
         evaluated = _tokens_with_logits(_read_texts(rows, name), _Logits(oracle), batch_size)
         return records_of(enumerate(evaluated, start=1), name, {"target": processing})
 
-    generator = samples.derived_rng(rng, "texts")
-    tally = Tally(None, generator, of_texts=True)
-    return audit_records(read, tally, None, "", false_alarm, bias, generator)
+    name = str(path_of(source) or "texts")
+    tally = Tally(samples.derived_rng(rng, "texts"), of_texts=True)
+    observations = map(Observer(None, of_texts=True).observe, read())
+    search = partial(most_likely_cause, read=read, make_law=None, rng=tally.rng)
+    return audit_observations(observations, name, tally, "", false_alarm, bias, search)
 
 
 class _Text(NamedTuple):

@@ -98,7 +98,7 @@ def audit(
             )
         result = _audited_texts(file, oracle, target, false_alarm, bias, seed)
     else:
-        chosen = _checked_law(law or "with-replacement")
+        chosen = None if law is None else _checked_law(law)
         result = recorded_run(
             file,
             partial(TopThen, top=top) if chosen == "top-then" else chosen,

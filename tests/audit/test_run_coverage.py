@@ -231,7 +231,7 @@ def test_groups_that_look_at_the_outcome_are_not_fair():
 
 
 def test_every_claim_and_its_share_are_in_one_table():
-    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
+    tally = Tally(np.random.default_rng(0))
     assert set(tally.evidence) == set(CLAIMS)
     assert 3 * len(CLAIMS) + 3 == NUM_STATEMENTS
     found = audited(extra_tokens, 3, sound=True, false_alarm=0.01)
@@ -362,7 +362,7 @@ def test_a_fault_of_the_drafts_is_theirs_alone():
 
 
 def pooled(accepted, ceilings) -> PooledAcceptance:
-    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
+    tally = Tally(np.random.default_rng(0))
     tally._accepted, tally.ceilings = list(accepted), list(ceilings)
     found = tally.acceptance(1e-4)
     assert found is not None

@@ -8,9 +8,10 @@ import pytest
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS, bands_of
 from otmd.audit.counts import mass_before, masses_before, ratio_order, ratios
+from otmd.audit.observer import BY_MASS, BY_RATIO, Observer
 from otmd.audit.records import read_records
 from otmd.audit.samples import acceptance_ceiling, declared_law
-from otmd.audit.tally import BY_MASS, BY_RATIO, Tally
+from otmd.audit.tally import Tally
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
@@ -80,9 +81,10 @@ def test_ties_are_broken_as_the_engine_did():
 
 
 def tallied(rows: list[dict]) -> Tally:
-    tally = Tally(otmd.WithReplacement, np.random.default_rng(0))
+    tally = Tally(np.random.default_rng(0))
+    observer = Observer(otmd.WithReplacement)
     for record in read_records(rows, {}):
-        tally.add(record)
+        tally.add(observer.observe(record))
     return tally
 
 

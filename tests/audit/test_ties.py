@@ -58,14 +58,14 @@ def test_ties_at_the_edge_are_those_that_a_cut_splits():
 
 
 def test_a_token_stands_for_any_that_is_kept():
-    rng, ties = np.random.default_rng(0), np.array([1, 2, 4])
+    ties = np.array([1, 2, 4])
     probs = np.array([0.5, 0.0, 0.25, 0.0, 0.25])
     assert mass_of_choice(probs, ties) == 0.25
-    found = [as_kept(np.array([1, 0, 1]), probs, ties, rng).tolist() for _ in range(400)]
+    found = [as_kept(np.array([1, 0, 1]), probs, ties, row).tolist() for row in range(400)]
     assert {tuple(own) for own in found} == {(2, 0, 2), (4, 0, 4)}
     assert abs(sum(own[0] == 2 for own in found) - 200) < 50
-    assert as_kept(np.array([1, 2, 4]), probs, ties, rng).tolist() == [1, 2, 4]
-    assert as_kept(np.array([0, 3]), probs, ties, rng).tolist() == [0, 3]
+    assert as_kept(np.array([1, 2, 4]), probs, ties, 0).tolist() == [1, 2, 4]
+    assert as_kept(np.array([0, 3]), probs, ties, 0).tolist() == [0, 3]
 
 
 def lowest_ids(processing: Processing, logits: np.ndarray) -> np.ndarray:
