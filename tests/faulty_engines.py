@@ -154,6 +154,12 @@ def stale(name: str, at: Step) -> np.ndarray:
     return before
 
 
+def never_written(at: Step) -> np.ndarray:
+    """The target at the temperature of a buffer that holds whatever its memory held before, any magnitude."""
+    left_over = 10 ** at.rng.uniform(-3, 3)
+    return Processing(left_over)(at.slots[at.index].target_logits[at.depth])
+
+
 def first_accepted_of_many(at: Step) -> int:
     """Each draft is tested by itself; of those that pass, the one the target likes best is emitted."""
     p, q = at.p(), at.q()
@@ -238,6 +244,10 @@ FAULTS: dict[str, tuple[Engine, str | None]] = {
             logits=True,
         ),
         "without the temperature",
+    ),
+    "temperature never written": (
+        Engine(lambda at: verify(at, never_written(at)), target=COLD, logits=True),
+        None,
     ),
     "cuts before the temperature": (
         Engine(

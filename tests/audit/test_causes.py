@@ -55,6 +55,14 @@ def test_the_named_cause_is_right_or_said_not_to_be_all(name):
         assert f"\n{heads[found.fit.refuted]}: {found.mistake}; " in lines
 
 
+def test_a_temperature_that_was_never_written_is_told_by_its_rows():
+    """The fault of vLLM 0.32.0 on a CPU, see tests/engines_real/test_vllm.py."""
+    engine, _ = FAULTS["temperature never written"]
+    report = audited(engine.run(ROWS, seed=1))
+    assert report.faulty
+    assert "\nUsual cause of such rows: a buffer that was never written" in str(report)
+
+
 def test_a_right_cause_is_refuted_at_the_stated_rate():
     """The test fails by chance with probability 1e-4 at most, were the seeds not fixed."""
     engine, cause = FAULTS["residual from q"]

@@ -1,0 +1,91 @@
+"""vLLM on a CPU, in a process of its own: ``python vllm_engine.py FOLDER``, which has a target and a draft.
+
+Not imported by pytest, but for :func:`repair`: vLLM 0.32.0 does not start in a process that has loaded Numba.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+SETTINGS = {
+    "skip_tokenizer_init": True,
+    "enforce_eager": True,
+    "max_model_len": 64,
+    "max_num_seqs": 16,
+    "dtype": "float32",
+    "disable_log_stats": True,
+}
+SAMPLED = {"draft_sample_method": "probabilistic", "num_speculative_tokens": 3}
+
+
+def repair() -> None:
+    """Replace the function of vLLM 0.32.0 that leaves its result unwritten on a CPU."""
+    import torch
+    import vllm.v1.sample.rejection_sampler as sampler
+
+    def expand(x, cu_num_tokens, num_tokens, replace_from=0, replace_to=0):
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1)).long()
+        return torch.where(x == replace_from, replace_to, x).to(x.dtype).repeat_interleave(counts)
+
+    sampler.expand_batch_to_tokens = expand
+
+
+def write_texts(engine, path: Path, number: int, **settings) -> None:
+    """Let the engine write texts of 40 tokens, and keep them for the audit of texts."""
+    import vllm
+
+    rng = random.Random(0)
+    # Prompts that repeat themselves, for the drafts of n-grams.
+    prompts = [[rng.randrange(1000) for _ in range(4)] * 2 for _ in range(number)]
+    params = vllm.SamplingParams(max_tokens=40, ignore_eos=True, detokenize=False, **settings)
+    outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+    with path.open("w") as file:
+        for prompt, output in zip(prompts, outputs, strict=True):
+            row = {"prompt_tokens": prompt, "output_tokens": list(output.outputs[0].token_ids)}
+            file.write(json.dumps(row) + "\n")
+
+
+def in_process(folder: Path) -> None:
+    """The draft model's sampled drafts, by vLLM's own code and by the class of the documentation."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["OTMD_DRAFT"] = str(folder / "draft")
+    import vllm
+
+    from otmd.recorders.vllm import recorded
+
+    def record(engine, name: str, number: int, **settings) -> None:
+        with recorded(folder / name):
+            write_texts(engine, folder / f"{name}.jsonl", number, **settings)
+
+    own = {"method": "draft_model", "model": str(folder / "draft"), **SAMPLED}
+    engine = vllm.LLM(str(folder / "target"), speculative_config=own, **SETTINGS)
+    record(engine, "shipped", 8, temperature=0.8)
+    record(engine, "greedy", 8, temperature=0.0)
+    repair()
+    record(engine, "repaired", 40, temperature=0.8)
+    record(engine, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
+    block = own | {"rejection_sample_method": "block"}
+    engine = vllm.LLM(str(folder / "target"), speculative_config=block, **SETTINGS)
+    record(engine, "block", 4, temperature=0.8)
+    custom = {"method": "custom_class", "model": "vllm_proposer.SampledDrafts"}
+    custom["num_speculative_tokens"] = 3
+    engine = vllm.LLM(str(folder / "target"), speculative_config=custom, **SETTINGS)
+    record(engine, "custom", 40, temperature=0.8)
+
+
+def by_plugin(folder: Path) -> None:
+    """Drafts of n-grams, by an engine in a process of its own."""
+    import vllm
+
+    ngram = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    ngram["num_speculative_tokens"] = 3
+    engine = vllm.LLM(str(folder / "target"), speculative_config=ngram, **SETTINGS)
+    write_texts(engine, folder / "ngram.jsonl", 40, temperature=0.8)
+
+
+if __name__ == "__main__":
+    {"in_process": in_process, "by_plugin": by_plugin}[sys.argv[1]](Path(sys.argv[2]))
