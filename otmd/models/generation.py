@@ -68,7 +68,7 @@ def generate(
 
     Parameters
     ----------
-    model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+    model, input_ids, logits_processor, stopping_criteria, generation_config
         As ``generate`` prepares them. The processors see each node of the tree with its own prefix, and the
         criteria the text token by token.
     draft : Draft or transformers.PreTrainedModel
@@ -79,6 +79,8 @@ def generate(
         Drafts are among so many most likely tokens; None is no limit. It bounds the time of verification.
     token_streamer : transformers.generation.BaseStreamer, optional
         Receives the prompt, the tokens of each step, and the end.
+    **model_kwargs
+        Other inputs that ``generate`` prepared; those beyond token ids are refused.
 
     Returns
     -------
@@ -98,7 +100,8 @@ def generate(
 
     Examples
     --------
-    >>> import otmd, torch
+    >>> import torch
+    >>> import otmd
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> config = LlamaConfig(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
     ...     num_attention_heads=2, bos_token_id=None, eos_token_id=None, pad_token_id=0)
