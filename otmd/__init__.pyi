@@ -20,6 +20,7 @@ from .laws import Stratified as Stratified
 from .laws import TopThen as TopThen
 from .laws import WithoutReplacement as WithoutReplacement
 from .laws import WithReplacement as WithReplacement
+from .models.generation import generate as generate
 from .optimum import LossyFrontier as LossyFrontier
 from .optimum import OptimalAcceptance as OptimalAcceptance
 from .optimum import OptimalityCertificate as OptimalityCertificate

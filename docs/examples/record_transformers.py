@@ -1,42 +1,63 @@
 """Record what transformers' assisted generation does, for `otmd audit` and `otmd plan`.
 
-Tested with transformers 5.23.0, which the tests of this project run it against.
+Tested with transformers 5.0.0 and 5.24.0, which the tests of this project run it against.
 """
 
 import json
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import transformers.generation.utils as generation
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator as Lookup
 
 
 @contextmanager
 def recorded(path):
-    """Write a row for each position that `generate(assistant_model=…, do_sample=True)` decides."""
-    decide, step = generation._speculative_sampling, 0
+    """Write a row for each position that assisted `generate(do_sample=True)` decides.
+
+    With `assistant_model` the drafts are sampled: `otmd audit run.jsonl`. With `prompt_lookup_num_tokens`
+    the text decides them: `otmd audit run.jsonl --law fixed`.
+    """
+    decide, look_up, step = generation._speculative_sampling, Lookup.get_candidates, 0
+
+    def write_step(target_logits, draft_logits, draft_tokens, output_tokens):
+        nonlocal step
+        for depth, output_token in enumerate(output_tokens):
+            row = {"step": step, "depth": depth, "target_logits": target_logits[depth]}
+            if depth < len(draft_tokens):
+                row["draft_tokens"] = [draft_tokens[depth]]
+                if draft_logits is not None:
+                    row["draft_logits"] = draft_logits[depth]
+            # JSON has no infinity: a token that was cut gets a logit that no token survives.
+            cut = {k: [max(x, -1e30) for x in v] for k, v in row.items() if k.endswith("logits")}
+            file.write(json.dumps(row | cut | {"output_token": output_token}) + "\n")
+        step += 1
 
     def decide_and_write(ids, draft_logits, length, target_logits, *args, **kwargs):
-        nonlocal step
         # Copied, since logits may be processed in place afterwards.
         p, q = (x[0].float().tolist() for x in (target_logits, draft_logits))
         tokens, matches = decide(ids, draft_logits, length, target_logits, *args, **kwargs)
-        for depth in range(int(matches) + 1):
-            row = {"step": step, "depth": depth, "target_logits": p[depth]}
-            if depth < length:
-                row |= {"draft_logits": q[depth], "draft_tokens": [int(ids[0, depth - length])]}
-            # JSON has no infinity: a token that was cut gets a logit that no token survives.
-            cut = {k: [max(x, -1e30) for x in v] for k, v in row.items() if k.endswith("logits")}
-            file.write(json.dumps(row | cut | {"output_token": int(tokens[0, depth])}) + "\n")
-        step += 1
+        write_step(p, q, ids[0, -length:].tolist(), tokens[0, : int(matches) + 1].tolist())
         return tokens, matches
 
-    with open(path, "w") as file:
-        generation._speculative_sampling = decide_and_write
-        try:
-            yield
-        finally:
-            generation._speculative_sampling = decide
+    def look_up_and_remember(self, ids, **kwargs):
+        drafted, logits = look_up(self, ids, **kwargs)
+        self.read, self.looked_up = ids.shape[1], drafted[0, ids.shape[1] :].tolist()
+        return drafted, logits
+
+    def write_lookup(self, ids, target_logits, matches):
+        p = target_logits[0].float().tolist()
+        write_step(p, None, self.looked_up, ids[0, self.read :].tolist())
+
+    with (
+        open(path, "w") as file,
+        patch.object(generation, "_speculative_sampling", decide_and_write),
+        patch.object(Lookup, "get_candidates", look_up_and_remember),
+        patch.object(Lookup, "update_candidate_strategy", write_lookup),
+    ):
+        yield
 
 
 def write_texts(path, target, draft, texts, temperature):

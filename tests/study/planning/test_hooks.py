@@ -84,6 +84,35 @@ def test_a_sound_run_is_not_called_faulty(hook, pair, tmp_path):
     assert recorded[:40] == written[0][2:42]
 
 
+def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):
+    torch.manual_seed(0)
+    ids = torch.tensor([[3, 4, 5, 3, 4, 5, 3, 4]])
+    settings = {
+        "do_sample": True,
+        "top_k": 0,
+        "temperature": 0.5,
+        "attention_mask": torch.ones_like(ids),
+    }
+    written = []
+    with hook.recorded(tmp_path / "run.jsonl"):
+        for _ in range(12):
+            text = pair[0].generate(
+                ids, prompt_lookup_num_tokens=3, max_new_tokens=TOKENS, **settings
+            )
+            written += text[0, ids.shape[1] :].tolist()
+    rows = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert [row["output_token"] for row in rows] == written
+    kept = [row["draft_tokens"] == [row["output_token"]] for row in rows if "draft_tokens" in row]
+    assert 0.1 < np.mean(kept) < 0.9
+    assert not any("draft_logits" in row for row in rows)
+    rng = np.random.default_rng(0)
+    assert otmd.audit.recorded_run(rows, "fixed", rng=rng).outcome == "PASS"
+    # Negative control: an engine that keeps every draft that it looked up.
+    for row in rows:
+        row["output_token"] = row.get("draft_tokens", [row["output_token"]])[0]
+    assert otmd.audit.recorded_run(rows, "fixed", rng=rng).outcome == "FAULTY"
+
+
 def test_the_public_fault_is_found(hook, pair, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", returned_raw)
     with hook.recorded(tmp_path / "run.jsonl"):

@@ -1,0 +1,347 @@
+"""Draft trees inside ``generate`` of transformers: ``model.generate(…, custom_generate=otmd.generate)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+from transformers.generation import logits_process
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from otmd.laws import CertainTop, DraftLaw, Stratified
+from otmd.models.continuations import CachedContinuations, continuations
+from otmd.models.draft_models import Draft
+from otmd.models.language_models import LanguageModel
+from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
+from otmd.trees import LayerVerification, TokenTree
+from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.random_choices import Sampled
+
+NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
+# What generate passes to every loop. It says nothing beyond the token ids, or is checked below.
+_PREPARED = {"attention_mask", "position_ids", "cache", "past_key_values", "cache_position"}
+_PREPARED |= {"logits_to_keep", "use_cache"}
+# Their scores depend on the calls before, which here are those of a tree.
+_STATEFUL = (
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+)
+
+
+@dataclass
+class TreeOutput(GenerateDecoderOnlyOutput):
+    """The output of transformers' ``generate``, and for each call of the target its tokens.
+
+    Attributes
+    ----------
+    steps : tuple of tuple of int
+        For each call of the target, the number of tokens that it yielded, and of those that were drafted.
+    """
+
+    steps: tuple[tuple[int, int], ...] | None = None
+
+
+def generate(
+    model: Any,
+    input_ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    *,
+    draft: Draft | PreTrainedModel | None = None,
+    branching: Sequence[int] = NARROW_AND_DEEP,
+    draft_top_k: int | None = 1024,
+    token_streamer: Any = None,
+    **model_kwargs: Any,
+) -> TreeOutput | torch.Tensor:
+    """Write a text with draft trees, as the ``custom_generate`` of transformers' ``generate``.
+
+    Each step drafts a tree, reads it in one call of the model, and keeps a path of it by
+    :class:`~otmd.trees.LayerVerification`. Sampling drafts from strata, greedy decoding the most likely
+    tokens. The text is distributed as that of ``generate`` alone; a greedy text is the same, but for ties
+    within rounding.
+
+    Parameters
+    ----------
+    model, input_ids, logits_processor, stopping_criteria, generation_config
+        As ``generate`` prepares them. The processors see each node of the tree with its own prefix, and the
+        criteria the text token by token.
+    draft : Draft or transformers.PreTrainedModel
+        The draft model: what :func:`otmd.models.load_draft` returns, or a model over the same tokens.
+    branching : sequence of int
+        The numbers of drafts at the root, below each of its drafts, and so on.
+    draft_top_k : int, optional
+        Drafts are among so many most likely tokens; None is no limit. It bounds the time of verification.
+    token_streamer : transformers.generation.BaseStreamer, optional
+        Receives the prompt, the tokens of each step, and the end.
+    **model_kwargs
+        Other inputs that ``generate`` prepared; those beyond token ids are refused.
+
+    Returns
+    -------
+    torch.Tensor or TreeOutput
+        Token ids (1, T), prompt included; with ``return_dict_in_generate`` an output that also has ``steps``.
+
+    Raises
+    ------
+    ValueError
+        For more than one text, for inputs beyond token ids, and for models, drafts, processors and outputs
+        that are not served.
+
+    Notes
+    -----
+    ``generate`` keeps its own keywords ``assistant_model`` and ``streamer`` from a callable, so they have
+    other names here. Random numbers follow from torch's global generator, as elsewhere in ``generate``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import otmd
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> config = LlamaConfig(vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+    ...     num_attention_heads=2, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    >>> model, draft = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    >>> prompt = torch.tensor([[3, 4, 5]])
+    >>> drafted = model.generate(
+    ...     prompt, custom_generate=otmd.generate, draft=draft, do_sample=False, max_new_tokens=9)
+    >>> torch.equal(drafted, model.generate(prompt, do_sample=False, max_new_tokens=9))
+    True
+    """
+    _check_call(input_ids, logits_processor, generation_config, model_kwargs)
+    if draft_top_k is not None:
+        validate_count("draft_top_k", draft_top_k, minimum=1)
+    counts = tuple(validate_count("branching", count, minimum=1) for count in branching)
+    if not counts:
+        raise wrong("branching", "no level", "at least one")
+    decoder = _TreeDecoder(
+        _Scores(_readable("model", model), input_ids, logits_processor),
+        _readable("draft", draft),
+        Processing(top_k=draft_top_k),
+        counts,
+        generation_config,
+    )
+    if token_streamer is not None:
+        token_streamer.put(input_ids.cpu())
+    finished = False
+    while not finished:
+        start = decoder.target.ids.shape[1]
+        finished = decoder.step(stopping_criteria)
+        if token_streamer is not None:
+            token_streamer.put(decoder.target.ids[:, start:].cpu())
+    if token_streamer is not None:
+        token_streamer.end()
+    return decoder.output()
+
+
+class _TreeDecoder:
+    """A target and a draft at the end of a text."""
+
+    def __init__(
+        self,
+        target: _Scores,
+        draft: Draft | _BareModel,
+        drafting: Processing,
+        branching: tuple[int, ...],
+        config: Any,
+    ) -> None:
+        self.target = target
+        self.draft = _Scores(draft, target.ids, target.processors, target.vocab_size)
+        self._config = config
+        self._drafting = drafting
+        self._choosing = Processing(1.0 if config.do_sample else 0.0)
+        self._law = Stratified if config.do_sample else _most_likely
+        self._branching = branching
+        # So torch.manual_seed decides about the text.
+        self._choices = Sampled(np.random.default_rng(int(torch.randint(2**62, ()))))
+        self._steps: list[tuple[int, int]] = []
+        self._scores: tuple[torch.Tensor, ...] = ()
+        self._logits: tuple[torch.Tensor, ...] = ()
+
+    def step(self, stopping_criteria: Any) -> bool:
+        """Make one call of the target and append its tokens; whether the text has ended."""
+        emitted, drafted = self._emit()
+        ids = self.target.ids
+        finished = False
+        kept = 0
+        while kept < len(emitted) and not finished:
+            self._keep_outputs(emitted[:kept])
+            kept += 1
+            text = torch.cat([ids, ids.new_tensor([emitted[:kept]])], dim=1)
+            finished = bool(stopping_criteria(text, self._scores or None).all())
+        self._steps.append((kept, drafted))
+        self.target.extend(emitted[:kept])
+        self.draft.extend(emitted[:kept])
+        return finished
+
+    def output(self) -> TreeOutput | torch.Tensor:
+        """The text, as generate returns it."""
+        if not self._config.return_dict_in_generate:
+            return self.target.ids
+        return TreeOutput(
+            sequences=cast(torch.LongTensor, self.target.ids),
+            scores=cast(Any, self._scores or None),
+            logits=cast(Any, self._logits or None),
+            steps=tuple(self._steps),
+        )
+
+    def _emit(self) -> tuple[Prefix, int]:
+        """The tokens of a step, and how many were drafted for it."""
+        # A tree of depth d yields at most d + 1 tokens.
+        left = self._config.max_length - self.target.ids.shape[1]
+        law = TokenTree(
+            lambda prefix: self._drafting(self.draft.scores(prefix)[0].numpy(force=True)),
+            self._branching[: max(left - 1, 1)],
+            self._law,
+        )
+        # A context asks its target about the root before it drafts. This one's target is not the model, which
+        # reads the root with the whole tree.
+        uniform = np.full(self.target.vocab_size, 1.0 / self.target.vocab_size)
+        tree = DraftTree(Context(lambda _: uniform, law), self._choices)
+        prefixes = self._draft_levels(tree, law.depth)
+        self.target.read(prefixes)
+        context = Context(
+            lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
+        )
+        return LayerVerification().emit(context, tree, self._choices), len(prefixes) - 1
+
+    def _draft_levels(self, tree: DraftTree, depth: int) -> list[Prefix]:
+        """Draw the tree level by level, so that a language model reads each level in one call."""
+        prefixes: list[Prefix] = []
+        level: list[Prefix] = [()]
+        for _ in range(depth):
+            self.draft.read(level)
+            prefixes += level
+            nodes = [(prefix, node) for prefix in level if (node := tree.node(prefix))]
+            level = [(*above, y) for above, node in nodes for y in np.unique(node.tokens).tolist()]
+        return prefixes + level
+
+    def _keep_outputs(self, prefix: Prefix) -> None:
+        """Keep the scores and logits of the token after a prefix, where they were asked for."""
+        if self._config.return_dict_in_generate and self._config.output_scores:
+            self._scores += (self.target.scores(prefix),)
+        if self._config.return_dict_in_generate and self._config.output_logits:
+            self._logits += (self.target.logits(prefix),)
+
+
+class _Scores:
+    """A model after a text and after paths that continue it: logits, and scores after generate's processors.
+
+    They are of ``vocab_size`` tokens: those that the model does not know have the logit −∞.
+    """
+
+    def __init__(
+        self,
+        model: Draft | _BareModel,
+        ids: torch.Tensor,
+        processors: Any,
+        vocab_size: int | None = None,
+    ) -> None:
+        count = getattr(model, "token_count", None)
+        self._token_count = int(cast(Draft, model).vocab_size if count is None else count)
+        self.vocab_size = vocab_size or self._token_count
+        self.ids = ids
+        self.processors = processors
+        self._scores: dict[Prefix, torch.Tensor] = {}
+        tokens = self._known(ids[0].tolist())
+        if isinstance(model, _BareModel):
+            self._following = CachedContinuations(cast(LanguageModel, model), tokens)
+        else:
+            self._following = continuations(model, tokens)
+
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Read the prefixes in one call, if the model can."""
+        if self._following.reads_many:
+            self._following.logits([self._known(prefix) for prefix in prefixes])
+
+    def logits(self, prefix: Prefix) -> torch.Tensor:
+        """Logits (1, V) of the next token after the text and a prefix, float32."""
+        row = self._following.logits([self._known(prefix)])[0][: self.vocab_size]
+        logits = torch.full((1, self.vocab_size), -torch.inf, device=self.ids.device)
+        logits[0, : row.size] = torch.from_numpy(row)
+        return logits
+
+    def scores(self, prefix: Prefix) -> torch.Tensor:
+        """The logits (1, V) after the processors, which see the text and the prefix."""
+        if prefix not in self._scores:
+            text = torch.cat([self.ids, self.ids.new_tensor([prefix])], dim=1)
+            self._scores[prefix] = self.processors(text, self.logits(prefix))
+        return self._scores[prefix]
+
+    def extend(self, tokens: Prefix) -> None:
+        """Append tokens to the text."""
+        self._following.extend(self._known(tokens))
+        self.ids = torch.cat([self.ids, self.ids.new_tensor([tokens])], dim=1)
+        self._scores = {}
+
+    def _known(self, tokens: Sequence[int]) -> Prefix:
+        # A draft reads its last token where it does not know one. Any draft is lossless.
+        return tuple(min(token, self._token_count - 1) for token in tokens)
+
+
+class _BareModel(NamedTuple):
+    """A transformers model as the continuations of a language model read it, all logits included."""
+
+    model: PreTrainedModel
+    token_count: int
+
+
+def _most_likely(draft_probs: FloatArray, num_drafts: int) -> DraftLaw:
+    """The most likely tokens, at most as many as have mass."""
+    return CertainTop(draft_probs, min(num_drafts, int(np.count_nonzero(draft_probs))))
+
+
+def _readable(name: str, given: Draft | PreTrainedModel | None) -> Draft | _BareModel:
+    """A model that reads trees; ValueError for one whose attention would not be that of its paths."""
+    if given is None:
+        expected = (
+            "draft=…: generate keeps assistant_model from a custom_generate that is a callable"
+        )
+        raise wrong(name, None, expected)
+    if not isinstance(given, PreTrainedModel | LanguageModel):
+        if not hasattr(given, "logits"):
+            raise wrong_type(name, given, "a model of transformers, or of otmd.models.load_draft")
+        return given
+    model = given.model if isinstance(given, LanguageModel) else given
+    head = cast(Any, model.get_output_embeddings())
+    if model.config.is_encoder_decoder or head is None:
+        raise wrong(name, type(model).__name__, "a decoder with an output layer")
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+    if kinds != {DynamicLayer.__name__}:
+        raise wrong(
+            name, f"cache layers {', '.join(sorted(kinds))}", "full attention in each layer"
+        )
+    attention = model.config._attn_implementation
+    if attention not in ("eager", "sdpa"):
+        raise wrong(name, f"{attention} attention", "sdpa or eager, which take the mask of a tree")
+    if isinstance(given, LanguageModel):
+        return given
+    return _BareModel(model, int(head.weight.shape[0]))
+
+
+def _check_call(ids: torch.Tensor, processors: Any, config: Any, inputs: dict[str, Any]) -> None:
+    """Refuse what generate prepared and the trees do not serve."""
+    if ids.shape[0] != 1:
+        raise wrong("input_ids", f"{ids.shape[0]} texts or beams", "one")
+    given = {name: value for name, value in inputs.items() if value is not None}
+    if unknown := sorted(given.keys() - _PREPARED):
+        raise wrong(unknown[0], "an input beyond token ids", "input_ids and attention_mask alone")
+    if "attention_mask" in given and not bool(given["attention_mask"].all()):
+        raise wrong("attention_mask", "masked tokens", "ones: a single text needs no padding")
+    indices = torch.arange(ids.shape[1], device=ids.device)
+    if "position_ids" in given and not bool((given["position_ids"] == indices).all()):
+        raise wrong("position_ids", "others", "0, 1, … of the tokens")
+    cache = given.get("cache", given.get("past_key_values"))
+    if cache is not None and cache.get_seq_length() > 0:
+        raise wrong("past_key_values", "a cache that holds tokens", "none: the prompt is read here")
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name):
+            raise wrong(name, True, "False: a tree has none for each token")
+    for processor in processors:
+        if isinstance(processor, _STATEFUL):
+            name = type(processor).__name__
+            raise wrong("logits_processor", name, "processors without a memory of their calls")

@@ -1,0 +1,324 @@
+"""Draft trees inside transformers' ``generate``: its texts, its settings, its stops."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ttest_ind
+from transformers import MistralConfig, MistralForCausalLM
+from transformers.generation import RepetitionPenaltyLogitsProcessor, StoppingCriteria
+
+import otmd
+from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode, generation
+from otmd.models.variants import skip_layers
+from otmd.trees import LayerVerification, TokenTree
+
+from .conftest import WORDS, make_llama, make_tokenizer
+
+PROMPT = [3, 4, 5, 6]
+IDS = torch.tensor([PROMPT])
+PENALTY = 1.6
+SETTINGS = {"temperature": 0.8, "top_k": 30, "top_p": 0.95, "min_p": 0.01}
+
+
+def ngram(model: LanguageModel, context: int = 6) -> NGramDraft:
+    tokens = np.random.default_rng(0).integers(0, 62, 400)
+    return NGramDraft(NGram.fit([tokens], 62, 3), model.tokenizer, context)
+
+
+DRAFTS = {
+    "layers skipped": lambda tiny: skip_layers(tiny, [2]),
+    "of transformers": lambda tiny: skip_layers(tiny, [1]).model,
+    "n-gram": ngram,
+    "fewer tokens": lambda tiny: make_llama(vocab_size=40, layers=2, seed=3).eval(),
+    "more tokens": lambda tiny: make_llama(vocab_size=70, layers=2, seed=3).eval(),
+}
+
+
+def write(tiny: LanguageModel, draft, max_new_tokens=24, **settings):
+    """What generate returns with draft trees, unless another ``custom_generate`` is set."""
+    return tiny.model.generate(
+        IDS, max_new_tokens=max_new_tokens, **{"custom_generate": otmd.generate, "draft": draft} | settings
+    )  # fmt: skip
+
+
+def alone(tiny: LanguageModel, max_new_tokens=24, **settings):
+    return tiny.model.generate(IDS, max_new_tokens=max_new_tokens, **settings)
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_a_greedy_text_is_that_of_generate(name: str, tiny: LanguageModel) -> None:
+    settings = {
+        "do_sample": False, "return_dict_in_generate": True, "output_scores": True,
+        "output_logits": True, "repetition_penalty": PENALTY, "no_repeat_ngram_size": 2,
+    }  # fmt: skip
+    drafted = write(tiny, DRAFTS[name](tiny), **settings)
+    expected = alone(tiny, **settings)
+    assert drafted.sequences.tolist() == expected.sequences.tolist()
+    for kind in ("scores", "logits"):
+        for ours, theirs in zip(drafted[kind], expected[kind], strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert sum(kept for kept, _ in drafted.steps) == expected.sequences.shape[1] - len(PROMPT)
+
+
+def test_a_perfect_draft_is_accepted_whole(tiny: LanguageModel) -> None:
+    settings = {"eos_token_id": None, "return_dict_in_generate": True, "branching": (1, 1, 1)}
+    for do_sample in (False, True):
+        drafted = write(tiny, tiny, do_sample=do_sample, **settings)
+        # The last tree is as deep as the tokens that are left.
+        assert drafted.steps == ((4, 3),) * 6
+
+
+# Of 12 tokens each: so many find a bias of 0.15.
+NUM_TEXTS = 55
+BIAS = 0.15
+PENALTIES = {"repetition_penalty": PENALTY, "top_k": 0, "draft_top_k": 8}
+
+
+@pytest.fixture
+def small() -> LanguageModel:
+    return LanguageModel(
+        make_llama(vocab_size=50, layers=1), make_tokenizer(WORDS[:48]), "small", "made here"
+    )
+
+
+def similar(small: LanguageModel, noise: float = 0.2):
+    """A model whose weights differ a little."""
+    model = copy.deepcopy(small.model)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weights in model.parameters():
+            added = torch.randn(weights.shape, generator=generator) * weights.std()
+            weights += noise * added
+    return model
+
+
+def texts(small: LanguageModel, draft, **settings) -> list[dict]:
+    torch.manual_seed(7)
+    settings = {"branching": (2, 1, 1, 1), "do_sample": True, "eos_token_id": None} | settings
+    written = [write(small, draft, 12, **settings)[0].tolist() for _ in range(NUM_TEXTS)]
+    return [{"prompt_tokens": PROMPT, "output_tokens": text[len(PROMPT) :]} for text in written]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["similar", "n-gram"])
+def test_sampled_texts_are_audited(name: str, small: LanguageModel) -> None:
+    draft = similar(small) if name == "similar" else DRAFTS[name](small)
+    branching = generation.NARROW_AND_DEEP if name == "similar" else (2, 2, 1)
+    written = texts(small, draft, branching=branching, **SETTINGS)
+    assert otmd.audit.texts(written, small.logits_after, bias=BIAS, **SETTINGS).outcome == "PASS"
+    hotter = SETTINGS | {"temperature": 1.3}
+    assert otmd.audit.texts(written, small.logits_after, **hotter).outcome == "FAULTY"
+
+
+def penalised(small: LanguageModel):
+    """The target's logits with the penalty on the tokens of each prefix."""
+    penalty = RepetitionPenaltyLogitsProcessor(PENALTY)
+
+    def oracle(prefixes):
+        rows = torch.from_numpy(small.logits_after(prefixes))
+        return np.stack(
+            [
+                penalty(torch.tensor([p]), row[None])[0]
+                for p, row in zip(prefixes, rows, strict=True)
+            ]
+        )
+
+    return oracle
+
+
+@pytest.mark.slow
+def test_processors_see_the_prefix_of_each_node(small: LanguageModel, monkeypatch) -> None:
+    draft = similar(small)
+    written = texts(small, draft, **PENALTIES)
+    assert otmd.audit.texts(written, penalised(small), bias=BIAS).outcome == "PASS"
+
+    def without_prefix(self, prefix):
+        return self.processors(self.ids, self.logits(prefix))
+
+    monkeypatch.setattr(generation._Scores, "scores", without_prefix)
+    written = texts(small, draft, **PENALTIES)
+    assert otmd.audit.texts(written, penalised(small)).outcome == "FAULTY"
+
+
+@pytest.mark.slow
+def test_a_wrong_rule_is_found(small: LanguageModel, monkeypatch) -> None:
+    class FirstDraft(LayerVerification):
+        """Accepts the first draft of the root, whatever the target says."""
+
+        def emit(self, context, tree, choices):
+            token = int(tree.node(()).tokens[0])
+            return token, choices.token(context.target((token,)))
+
+    monkeypatch.setattr(generation, "LayerVerification", FirstDraft)
+    written = texts(small, similar(small), **SETTINGS)
+    assert otmd.audit.texts(written, small.logits_after, **SETTINGS).outcome == "FAULTY"
+
+
+def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(
+    small: LanguageModel, monkeypatch
+) -> None:
+    draft = similar(small)
+    calls = []
+    forward = generation.CachedContinuations._compute
+
+    def counted(self, missing):
+        calls.append((self.model.model is draft, len(missing)))
+        forward(self, missing)
+
+    monkeypatch.setattr(generation.CachedContinuations, "_compute", counted)
+    write(
+        small,
+        draft,
+        4,
+        do_sample=True,
+        eos_token_id=None,
+        branching=(2, 1),
+        stopping_criteria=[Once()],
+    )
+    assert calls == [(True, 1), (True, 2), (False, 5)]
+
+
+class Once(StoppingCriteria):
+    """Ends a text with its first new token."""
+
+    def __call__(self, input_ids, scores, **_):
+        return torch.ones(len(input_ids), dtype=torch.bool)
+
+
+@pytest.mark.slow
+def test_a_step_yields_as_many_tokens_as_in_decode(small: LanguageModel) -> None:
+    """Means of 150 first steps: a false alarm has probability 1e-3, and the seeds are fixed."""
+    branching = (2, 1, 1)
+    draft = LanguageModel(similar(small), small.tokenizer, "similar", "made here")
+    way = Speculation(
+        draft, lambda model: TokenTree(model, branching, otmd.Stratified), LayerVerification()
+    )
+    rng = np.random.default_rng(1)
+    decoded = [decode(small, PROMPT, 4, way, otmd.Processing(0.8), rng=rng) for _ in range(150)]
+    expected = [text.steps[0][0] for text in decoded]
+    torch.manual_seed(1)
+
+    def kept(branching):
+        settings = {
+            "do_sample": True,
+            "temperature": 0.8,
+            "top_k": 0,
+            "return_dict_in_generate": True,
+        }
+        written = [write(small, draft, 4, branching=branching, **settings) for _ in range(150)]
+        return [text.steps[0][0] for text in written]
+
+    assert np.mean(expected) > 1.5
+    assert ttest_ind(kept(branching), expected).pvalue > 1e-3
+    assert ttest_ind(kept((1,)), expected).pvalue < 1e-3
+
+
+def test_the_seed_of_torch_decides(tiny: LanguageModel) -> None:
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        found.append(write(tiny, ngram(tiny), do_sample=True, eos_token_id=None)[0].tolist())
+    assert found[0] == found[1] != found[2]
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.chunks: list = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.chunks.append(value[0].tolist())
+
+    def end(self) -> None:
+        self.chunks.append("end")
+
+
+def test_a_streamer_gets_the_prompt_each_step_and_the_end(tiny: LanguageModel) -> None:
+    streamer = Recorder()
+    output = write(
+        tiny, ngram(tiny), token_streamer=streamer, do_sample=True, return_dict_in_generate=True
+    )
+    *chunks, end = streamer.chunks
+    assert end == "end"
+    assert chunks[0] == PROMPT
+    assert [len(chunk) for chunk in chunks[1:]] == [kept for kept, _ in output.steps]
+    assert [token for chunk in chunks for token in chunk] == output.sequences[0].tolist()
+
+
+class StopsAt(StoppingCriteria):
+    """Ends a text with the first new token that is a multiple of 7."""
+
+    def __call__(self, input_ids, scores, **_):
+        # Of the scores, one for each new token so far.
+        assert len(scores) == input_ids.shape[1] - len(PROMPT)
+        return torch.tensor([int(input_ids[0, -1]) % 7 == 0])
+
+
+def test_texts_end_where_generate_ends_them(tiny: LanguageModel) -> None:
+    torch.manual_seed(3)
+    lengths = set()
+    for _ in range(20):
+        output = write(
+            tiny, tiny, do_sample=True, stopping_criteria=[StopsAt()], max_new_tokens=11,
+            return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        new = output.sequences[0, len(PROMPT) :].tolist()
+        ends = [token % 7 == 0 or token == 1 for token in new]
+        assert not any(ends[:-1])
+        assert ends[-1] or len(new) == 11
+        lengths.add(len(new))
+    assert len(lengths) > 3
+    stopped = write(
+        tiny, tiny, do_sample=False, eos_token_id=alone(tiny, do_sample=False)[0, 6].item()
+    )
+    assert stopped[0].tolist() == alone(tiny, do_sample=False)[0, : stopped.shape[1]].tolist()
+    assert stopped.shape[1] <= 7
+
+
+def test_what_is_not_served(tiny: LanguageModel) -> None:
+    draft = ngram(tiny)
+    two = {"input_ids": IDS.repeat(2, 1)}
+    for error, settings in {
+        "input_ids: got 2 texts or beams": {"num_return_sequences": 2, "do_sample": True},
+        "draft: got None": {"draft": None, "assistant_model": tiny.model},
+        "attention_mask: got masked": {"attention_mask": torch.tensor([[0, 1, 1, 1]])},
+        "position_ids: got others": {"position_ids": torch.tensor([[1, 2, 3, 4]])},
+        "output_attentions": {"output_attentions": True, "return_dict_in_generate": True},
+        "logits_processor: got UnbatchedClassifierFree": {"guidance_scale": 1.5},
+        "branching: got no level": {"branching": ()},
+        "branching: got 0": {"branching": (2, 0)},
+        "draft_top_k: got 0": {"draft_top_k": 0},
+    }.items():
+        with pytest.raises(ValueError, match=error):
+            write(tiny, **{"draft": draft} | settings)
+    with pytest.raises(ValueError, match="input_ids: got 2 texts"):
+        tiny.model.generate(**two, custom_generate=otmd.generate, draft=draft, max_new_tokens=4)
+    with pytest.raises(TypeError, match="draft: got str"):
+        write(tiny, "ngram")
+
+
+def test_a_model_whose_attention_is_not_that_of_a_tree(tiny: LanguageModel) -> None:
+    config = MistralConfig(
+        vocab_size=62, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=4, bos_token_id=None, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    sliding = MistralForCausalLM(config).eval()
+    with pytest.raises(ValueError, match=r"draft: got cache layers .*Sliding.* full attention"):
+        write(tiny, sliding)
+    with pytest.raises(ValueError, match="model: got cache layers"):
+        sliding.generate(IDS, custom_generate=otmd.generate, draft=ngram(tiny), max_new_tokens=4)
+
+
+def test_a_cache_that_holds_tokens_is_refused(tiny: LanguageModel) -> None:
+    cache = tiny.model(IDS[:, :2], use_cache=True)
+    key = "cache" if "cache" in cache else "past_key_values"
+    with pytest.raises(ValueError, match="past_key_values: got a cache that holds tokens"):
+        write(tiny, ngram(tiny), **{key: cache[key]})
+
+
+def test_it_is_a_name_of_the_package() -> None:
+    assert otmd.generate is otmd.models.generate
+    assert make_tokenizer().eos_token_id == 1
