@@ -64,9 +64,9 @@ def collect(
     path_length : int
         How many levels these paths have.
     trees : str
-        Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level. Also draw a tree of each
-        shape from the draft at some positions, in strata, and store how many tokens layer verification and
-        other rules yield on it, so that `otmd plan` ranks layer verification.
+        Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level. Also draw a tree of
+        each shape from the draft at some positions, in strata, and store how many tokens layer verification
+        and other rules yield on it, so that `otmd plan` ranks layer verification.
     trees_every : int
         At every so many of a prompt's positions trees are drawn.
     dtype : str

@@ -87,8 +87,8 @@ def collect(
     trees, trees_every
         At every ``trees_every``-th of the positions that are stored, draw a tree of strata from the draft of
         each of these shapes (the drafts at a node, by level), and store how many tokens rules yield on it;
-        see :class:`otmd.models.drawn_trees.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that is
-        0. The first position is a random one of each prompt.
+        see :class:`otmd.models.drawn_trees.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
+        is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
     overwrite, progress : bool

@@ -37,6 +37,10 @@ SHAPES = ((2, 2), (3, 1), (2, 1, 1))
 SIGMAS = 4.5
 
 
+def on_drawn_tree(tokens, context, choices) -> float:
+    return tokens(context, DraftTree(context, choices))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_means_over_drawn_trees_are_the_tokens_per_step(shape) -> None:
     """Enumerated over all drafts, against the enumeration of all drafts and decisions."""
@@ -49,9 +53,7 @@ def test_means_over_drawn_trees_are_the_tokens_per_step(shape) -> None:
             (node_by_node_tokens, SubtreeVerification()),
             (token_level_tokens, TokenLevel(otmd.Preference())),
         ):
-            outcomes = every_outcome(
-                lambda choices, tokens=tokens: tokens(context, DraftTree(context, choices))
-            )
+            outcomes = every_outcome(partial(on_drawn_tree, tokens, context))
             mean = sum(value * prob for value, prob in outcomes)
             assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
 
@@ -167,7 +169,9 @@ def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
     ],
 )
 def test_bad_shapes_are_one_line(tmp_path, capsys, monkeypatch, options, said) -> None:
-    monkeypatch.setattr("otmd.models.load_prompts", lambda *_, **__: [otmd.models.Prompt("a", "b", "c")])
+    monkeypatch.setattr(
+        "otmd.models.load_prompts", lambda *_, **__: [otmd.models.Prompt("a", "b", "c")]
+    )
     assert main(["collect", str(tmp_path / "out"), "--quiet", *options]) != 0
     error = capsys.readouterr().err
     assert said in error
