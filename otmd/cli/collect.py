@@ -6,13 +6,15 @@ from typing import Literal
 
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
+from otmd.cli import UsageError
 from otmd.cli import options as o
 
 EXAMPLES = """
 otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
 otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
 otmd collect runs/texts --consecutive 48 --per-domain 8
-otmd collect runs/trees --consecutive 48 --per-domain 8 --paths 10
+otmd collect runs/paths --consecutive 48 --per-domain 8 --paths 10
+otmd collect runs/trees --consecutive 48 --per-domain 8 --trees 2x1x1x1x1x1x1x1,2x2x1x1
 otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
@@ -30,6 +32,8 @@ def collect(
     consecutive: PositiveInt | None = None,
     paths: PositiveInt | None = None,
     path_length: PositiveInt = 6,
+    trees: str | None = None,
+    trees_every: PositiveInt = 8,
     dtype: Literal["float32", "float16"] = "float32",
     seed: o.Seed = 0,
     batch_size: PositiveInt = 8,
@@ -59,6 +63,12 @@ def collect(
         level (EAGLE has 10, SGLang 4), so that `otmd plan` ranks such trees. Takes a few times as long.
     path_length : int
         How many levels these paths have.
+    trees : str
+        Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level. Also draw a tree of
+        each shape from the draft at some positions, in strata, and store how many tokens layer verification
+        and other rules yield on it, so that `otmd plan` ranks layer verification.
+    trees_every : int
+        At every so many of a prompt's positions trees are drawn.
     dtype : str
         The type in which logits are stored: float32 or float16.
     batch_size : int
@@ -87,6 +97,8 @@ def collect(
             batch_size=batch_size,
             paths=paths,
             path_length=path_length,
+            trees=_shapes(trees) if trees else (),
+            trees_every=trees_every,
             device=device,
             model_dtype=model_dtype,
             overwrite=overwrite,
@@ -100,3 +112,14 @@ def collect(
             f"{output}: {len(dataset)} positions of {len(chosen)} prompts, V = "
             f"{dataset.vocab_size}. Next: otmd {'plan' if consecutive else 'measure'} {output}"
         )
+
+
+def _shapes(text: str) -> list[tuple[int, ...]]:
+    """Read ``2x1x1,4x2x1`` as the drafts at a node, by level."""
+    shapes = []
+    for piece in o.split("--trees", text):
+        counts = piece.split("x")
+        if not all(count.isascii() and count.isdigit() and len(count) < 4 for count in counts):
+            raise UsageError(f"--trees: got {piece!r}, expected shapes such as 2x1x1,4x2x1")
+        shapes.append(tuple(map(int, counts)))
+    return shapes

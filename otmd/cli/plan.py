@@ -25,7 +25,7 @@ def plan(
     output: Path | None = None,
     num_drafts: o.NumDrafts = "1,2,4",
     tree_budget: str = "4,8,16",
-    depth: PositiveInt = 6,
+    depth: PositiveInt = 8,
     rules: str | None = None,
     temperature: NonNegativeFloat | None = None,
     cuts: o.Cuts = o.NO_CUTS,

@@ -19,6 +19,7 @@ import numpy as np
 from otmd.models import dataset
 from otmd.models.continuations import most_likely_along
 from otmd.models.draft_models import Draft, common_vocabulary, load_draft
+from otmd.models.drawn_trees import DrawnTree, check_shape, draw_trees
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -27,6 +28,8 @@ from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.store import Store
 
 FORMAT = 1
+# Random numbers that draw trees are not those that sample the answer.
+_TREES = 0x7EE5
 
 
 def collect(
@@ -44,6 +47,8 @@ def collect(
     batch_size: int = 8,
     paths: int | None = None,
     path_length: int = 6,
+    trees: Sequence[tuple[int, ...]] = (),
+    trees_every: int = 8,
     device: str | None = None,
     model_dtype: str | None = None,
     overwrite: bool = False,
@@ -79,6 +84,11 @@ def collect(
     paths, path_length : int
         With ``paths``, also store the draft's most likely paths after each position: ``path_length`` levels,
         on each of which ``paths`` paths go on; see ``most_likely_along``.
+    trees, trees_every
+        At every ``trees_every``-th of the positions that are stored, draw a tree of strata from the draft of
+        each of these shapes (the drafts at a node, by level), and store how many tokens rules yield on it;
+        see :class:`otmd.models.drawn_trees.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
+        is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
     overwrite, progress : bool
@@ -112,6 +122,9 @@ def collect(
     }
     if paths is not None:
         settings |= {"paths": paths, "path_length": path_length}
+    if trees:
+        shapes = list(dict.fromkeys(map(tuple, trees)))
+        settings |= {"trees": shapes, "trees_every": trees_every}
     _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
@@ -136,6 +149,9 @@ def _check_settings(settings: dict[str, Any]) -> None:
     for name in ("positions_per_prompt", "max_new_tokens", "batch_size", "paths", "path_length"):
         if name in settings:
             validate_count(name, settings[name])
+    for shape in settings.get("trees", ()):
+        check_shape("trees", shape)
+        validate_count("trees_every", settings["trees_every"])
     validate_count("seed", settings["seed"], minimum=0)
     Processing(settings["temperature"])  # refuses a bad temperature
     for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
@@ -196,12 +212,12 @@ def _tokenised(
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     longest = min(lengths, default=np.inf)
     most = settings["max_new_tokens"]
-    beyond = settings.get("path_length", 0)
+    beyond = max([settings.get("path_length", 0), *map(len, settings.get("trees", ()))])
     tokens = prompt_tokens(target.tokenizer, prompt)
     if not tokens:
         raise ValueError(f"prompts: {prompt.id!r} is empty")
     if len(tokens) + most + beyond > longest:
-        paths = f" and path_length={beyond}" if beyond else ""
+        paths = f" and {beyond} levels of drafts" if beyond else ""
         raise ValueError(
             f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
             f"is more than the {longest} the models take"
@@ -260,6 +276,7 @@ class _Run(NamedTuple):
         rows: list[dataset.Position] = []
         arrays: dict[str, list[np.ndarray]] = defaultdict(list)
         texts: list[dict[str, Any]] = []
+        trees: list[DrawnTree] = []
         for prompt, before, answer in batch:
             tokens = before + answer
             start = len(before)
@@ -269,6 +286,9 @@ class _Run(NamedTuple):
             chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
             for t in chosen:
                 rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
+            if "trees" in self.about:
+                row_of = dict(zip(chosen, range(len(rows) - count, len(rows)), strict=True))
+                trees += self._drawn(prompt, tokens, row_of)
             for role, model in (("target", self.target), ("draft", self.draft)):
                 logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
                 logits = logits[:, : self.about["vocab_size"]]
@@ -278,7 +298,19 @@ class _Run(NamedTuple):
                 size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
                 arrays["draft_paths"].append(most_likely_along(self.draft, tokens, chosen, size))
         joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
-        return dataset.write_shard(self.store, number, joined, rows, texts)
+        return dataset.write_shard(self.store, number, joined, rows, texts, trees)
+
+    def _drawn(self, prompt: Prompt, tokens: list[int], row_of: dict[int, int]) -> list[DrawnTree]:
+        """Trees at every few of a prompt's positions; ``row_of`` has the rows of all of them."""
+        about = self.about
+        rng = np.random.default_rng([about["seed"], zlib.crc32(prompt.id.encode()), _TREES])
+        every = about["trees_every"]
+        rows = dict(list(row_of.items())[int(rng.integers(every)) :: every])
+        target = Processing(about["temperature"])
+        processing = target, target if target.temperature else Processing()
+        models = self.target, self.draft
+        shapes = about["trees"]
+        return draw_trees(models, tokens, rows, shapes, processing, about["vocab_size"], rng)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

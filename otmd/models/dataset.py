@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.models.drawn_trees import DrawnTree
 from otmd.probabilities import Processing, wrong
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
 from otmd.storage.files import (
@@ -101,6 +102,8 @@ class Dataset:
         The origin of the data set: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
         One for each row.
+    trees : list of DrawnTree
+        Draft trees that ``collect`` drew at some of the positions, with the tokens that rules yield on them.
     """
 
     path: Path
@@ -110,6 +113,7 @@ class Dataset:
     vocab_size: int
     _files: list[Arrays]
     _hashes: tuple[str, ...] = ()
+    trees: Sequence[DrawnTree] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -229,17 +233,23 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         )
     rows = [row for shard in shards for row in shard.rows]
     positions = [replace(row, index=index) for index, row in enumerate(rows)]
+    starts = np.cumsum([0, *(len(shard.rows) for shard in shards)]).tolist()
+    trees = [
+        replace(tree, index=start + tree.index)
+        for start, shard in zip(starts, shards, strict=False)
+        for tree in shard.trees
+    ]
     hashes = tuple(shard.sha256 for shard in shards)
-    return Dataset(
-        folder, "logits", metadata, positions, files[0].target.raw.shape[1], files, hashes
-    )
+    size = files[0].target.raw.shape[1]
+    return Dataset(folder, "logits", metadata, positions, size, files, hashes, trees)
 
 
 @dataclass(frozen=True)
 class Shard:
     """A shard that has been read: its rows are in the order of the arrays' first axis.
 
-    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
+    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``. ``trees`` are
+    draft trees that were drawn at rows.
     """
 
     path: Path
@@ -247,6 +257,7 @@ class Shard:
     rows: list[Position]
     texts: list[dict[str, Any]]
     arrays: Arrays
+    trees: list[DrawnTree]
 
 
 def write_shard(
@@ -255,13 +266,17 @@ def write_shard(
     arrays: dict[str, np.ndarray],
     rows: list[Position],
     texts: list[dict[str, Any]],
+    trees: Sequence[DrawnTree] = (),
 ) -> Path:
     """Write a shard and return its path: its N rows, their texts, and the arrays, named as in a dump."""
     from safetensors.numpy import save
 
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order.
     # So only one is written.
-    about = json.dumps({"rows": [row.labels() for row in rows], "texts": texts})
+    content: dict[str, Any] = {"rows": [row.labels() for row in rows], "texts": texts}
+    if trees:
+        content["trees"] = [asdict(tree) for tree in trees]
+    about = json.dumps(content)
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
     store.write(name, data)
@@ -286,9 +301,18 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
         kind, checked = _checked_arrays(arrays, len(rows))
         if kind != "logits":
             raise ValueError(f"it has {kind}")
-        return Shard(path, sha256, rows, about["texts"], checked)
+        trees = [_drawn_tree(tree, len(rows)) for tree in about.get("trees", [])]
+        return Shard(path, sha256, rows, about["texts"], checked, trees)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({one_line(error)})") from error
+
+
+def _drawn_tree(stored: dict[str, Any], num_rows: int) -> DrawnTree:
+    """A tree as a shard stores it; ValueError, KeyError or TypeError for anything else."""
+    tree = DrawnTree(**stored | {"shape": tuple(stored["shape"])})
+    if tree.index >= num_rows:
+        raise wrong("index", tree.index, f"a row below {num_rows}")
+    return tree
 
 
 SHARDS = Layout(

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from otmd import verifiers
 from otmd.engines import CATALOGUE
 from otmd.laws import DraftLaw, Greedy, Stratified, WithReplacement
+from otmd.trees import LayerVerification, SubtreeVerification, TreeVerifier
 
 MakeLaw = Callable[[ArrayLike, int], DraftLaw]
 
@@ -35,6 +36,10 @@ class Candidate(NamedTuple):
         paths.
     all_counts : bool
         Whether all numbers of drafts up to the largest are tried.
+    tree_rule : TreeVerifier or None
+        The rule that looks at whole trees; None if the verifier decides at one node after another.
+    same_drafts : str
+        For such a rule the candidate whose verifier it is at a single node, "" for others.
     """
 
     title: str
@@ -46,6 +51,8 @@ class Candidate(NamedTuple):
     static: bool = False
     paths: bool = False
     all_counts: bool = False
+    tree_rule: TreeVerifier | None = None
+    same_drafts: str = ""
 
 
 def _engine(name: str, title: str, *engines: str, **options: bool) -> Candidate:
@@ -73,8 +80,9 @@ def _small_head(draft_probs: ArrayLike, num_drafts: int) -> Stratified:
     return Stratified(draft_probs, num_drafts, shares=0.6 ** np.arange(num_drafts)[::-1])
 
 
+_EQUAL_STRATA = "equal strata"
 _STRATA: dict[str, MakeLaw] = {
-    "equal strata": Stratified,
+    _EQUAL_STRATA: Stratified,
     "β 1.5": partial(Stratified, sharpness=1.5),
     "small head": _small_head,
 }
@@ -106,6 +114,29 @@ CANDIDATES = {
     **_with_replacement("preference", "preference", verifiers.Preference()),
     "stratified": Candidate(
         "stratified drafts, preference", verifiers.Preference(), _STRATA, static=True
+    ),
+    "stratified-subtree": Candidate(
+        "stratified drafts, whole trees, node by node",
+        verifiers.Preference(),
+        {_EQUAL_STRATA: Stratified},
+        all_counts=True,
+        tree_rule=SubtreeVerification(),
+        same_drafts="stratified",
+    ),
+    "greedy-subtree": Candidate(
+        "greedy drafts, whole trees, node by node",
+        verifiers.Preference(),
+        {"": Greedy},
+        all_counts=True,
+        tree_rule=SubtreeVerification(),
+        same_drafts="greedy",
+    ),
+    "stratified-layer": Candidate(
+        "stratified drafts, whole trees, layer by layer (measured on drawn trees)",
+        verifiers.Preference(),
+        {_EQUAL_STRATA: Stratified},
+        tree_rule=LayerVerification(),
+        same_drafts="stratified",
     ),
     **_with_replacement("optimal", "optimal", verifiers.Optimal()),
     "stratified-optimal": Candidate(

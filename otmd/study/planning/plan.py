@@ -16,21 +16,36 @@ from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.ranking import Evidence, Key, Row, difference, prompts_needed, rank
-from otmd.study.planning.texts import longest_text, read_texts
+from otmd.study.planning.ranking import (
+    Evidence,
+    Key,
+    Row,
+    Trees,
+    difference,
+    prompts_needed,
+    rank,
+)
+from otmd.study.planning.texts import Text, longest_text, read_texts
 from otmd.study.planning.token_table import Settings, probs_table
 from otmd.study.planning.tree_choices import (
-    MostLikelyTrees,
-    StaticTrees,
+    Choice,
     deterministic_trees,
     most_likely_trees,
+    shapes,
 )
+from otmd.study.planning.whole_trees import NodeByNode, WalkSettings, layer_by_layer, reach_table
 from otmd.study.table import Cell, Table
+from otmd.trees import SubtreeVerification
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
 DEFAULT_RULES = tuple(name for name in CANDIDATES if name.removesuffix("-paths") not in _SLOW)
 NO_PATHS = "most likely paths are not ranked: the dataset has none (otmd collect --paths 10)"
+NO_TREES = (
+    "layer by layer is not ranked: the dataset has no drawn trees within these budgets, depths and draft "
+    "temperatures (otmd collect --trees 2x1x1x1x1x1x1x1)"
+)
+LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
 
 
 class Plan(NamedTuple):
@@ -72,7 +87,7 @@ def make_plan(
     rules: Sequence[str] = DEFAULT_RULES,
     num_drafts: int | Iterable[int] = (1, 2, 4),
     budgets: int | Iterable[int] = (4, 8, 16),
-    depth: int = 6,
+    depth: int = 8,
     target: Processing | None = None,
     draft_temperatures: Sequence[float] = (),
     latency: Latency | None = None,
@@ -123,9 +138,10 @@ def make_plan(
     sampled = _sampled_with(dataset, target)
     temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
     drafts = tuple(replace(sampled, temperature=temperature) for temperature in temperatures)
-    tabled = tuple(rule for rule in rules if CANDIDATES[rule].variants)
+    named = {rule: CANDIDATES[rule] for rule in rules}
+    tabled = tuple(rule for rule in rules if named[rule].variants and not named[rule].tree_rule)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
-    trees: dict[Key, StaticTrees | MostLikelyTrees] = {}
+    trees: dict[Key, Trees] = {}
     if "static-tree" in rules:
         ranks = deterministic_trees(dataset, texts, budgets[-1], depth)
         # A rank does not depend on the temperature.
@@ -133,16 +149,59 @@ def make_plan(
             trees["static-tree", "", temperature] = ranks._replace(draft_temperature=temperature)
     if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
         trees["most-likely", "", 1.0] = paths
-    if not (tabled or trees):
-        raise ValueError(NO_PATHS)
+    walked = _walked(dataset, rules, settings, budgets, depth)
+    if not (tabled or trees or walked.rules):
+        raise ValueError(NO_TREES if LAYER in rules else NO_PATHS)
     check_texts(dataset, texts, settings)
     table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
+    if walked.rules:
+        reach = reach_table(dataset, texts, walked, output, workers, progress, overwrite)
+        trees |= _whole_trees(dataset, texts, rules, reach)
+    if not (tabled or trees):
+        raise ValueError(NO_TREES)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
     rows = rank(evidence, budgets, latency)
     said = advice(rows, len(texts), latency)
-    if "most-likely" in {*rules} - {rule for rule, *_ in trees}:
-        said.append(f"{NO_PATHS.capitalize()}.")
+    missing = {*rules} - {rule for rule, *_ in trees}
+    said += [
+        f"{reason[0].upper()}{reason[1:]}."
+        for rule, reason in (("most-likely", NO_PATHS), (LAYER, NO_TREES))
+        if rule in missing
+    ]
     return Plan(rows, said, _about(dataset, evidence, settings, latency, rules))
+
+
+def _walked(
+    dataset: Dataset,
+    rules: Sequence[str],
+    settings: Settings,
+    budgets: Sequence[int],
+    depth: int,
+) -> WalkSettings:
+    """The rules and trees that are followed node by node: what is measured on drawn trees rests on it."""
+    walked = [rule for rule in rules if isinstance(CANDIDATES[rule].tree_rule, SubtreeVerification)]
+    counts = range(1, max(settings.num_drafts) + 1)
+    trees = {*shapes(counts, max(budgets), depth)}
+    drawn = {tree.shape for tree in dataset.trees if LAYER in rules and len(tree.shape) <= depth}
+    within = {shape for shape in drawn if Choice("", 1.0, shape).drafts <= max(budgets)}
+    if within and SUBTREE not in walked:
+        walked.append(SUBTREE)
+    ordered = tuple(sorted(trees | within))
+    return WalkSettings(tuple(walked), ordered, settings.target, settings.drafts)
+
+
+def _whole_trees(
+    dataset: Dataset, texts: Sequence[Text], rules: Sequence[str], reach: dict[Key, NodeByNode]
+) -> dict[Key, Trees]:
+    """Trees that are verified as a whole, by rule."""
+    trees: dict[Key, Trees] = {key: kind for key, kind in reach.items() if key[0] in rules}
+    # Trees are drawn at the temperature of the texts.
+    key = SUBTREE, "equal strata", dataset.metadata.get("temperature") or 1.0
+    if LAYER in rules and key in reach:
+        drawn = layer_by_layer(dataset, texts, reach[key])
+        if drawn.gains:
+            trees[LAYER, *key[1:]] = drawn
+    return trees
 
 
 def _about(
@@ -318,15 +377,16 @@ def _percent(gain: tuple[float, float, float], base: Row) -> str:
 
 
 def _ranking(rows: Sequence[Row], unit: str) -> Table:
-    heads = ["rule", unit, "low", "high", "tree", "drafts", "law", "draft T", "engines"]
+    heads = ["rule", unit, "low", "high", "bound", "tree", "drafts", "law", "draft T", "engines"]
     table: list[list[Cell]] = []
     for row in rows:
-        numbers = [row.value, row.low, row.high, row.choice.tree, row.choice.drafts]
+        numbers = [row.value, row.low, row.high, row.bound, row.choice.tree, row.choice.drafts]
         engines = ", ".join(CANDIDATES[row.rule].engines) or "–"
         table.append([row.rule, *numbers, row.choice.variant, _temperatures(row), engines])
     note = (
         "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values "
-        "and 95% intervals (jackknife over prompts) are of the held-out half."
+        "and 95% intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step "
+        "accepted the most that any lossless rule may with the same drafts."
     )
     return Table("Ranking", heads, table, note, interval=(unit, "low", "high"))
 

@@ -20,9 +20,14 @@ from otmd.study.planning.tree_choices import (
     MostLikelyTrees,
     StaticTrees,
 )
+from otmd.study.planning.whole_trees import LayerByLayer, NodeByNode
+from otmd.trees import LayerVerification
 
 # Rule, variant of the law, and draft temperature.
 Key = tuple[str, str, float]
+
+
+Trees = StaticTrees | MostLikelyTrees | NodeByNode | LayerByLayer
 
 
 class FirstLevel(NamedTuple):
@@ -54,8 +59,11 @@ class Row(NamedTuple):
         The most tokens of a tree that was tried for the rule, whatever the budget.
     value, low, high : float
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
+    bound : float
+        The value of a decoder with these drafts whose reach at every token is the most that any lossless rule
+        has; see :func:`otmd.trees.inclusion_bound`.
     tokens_per_step, acceptance : float, list of float
-        The latter is P(at least k drafts are accepted), k = 1, 2, ….
+        The latter is P(at least k drafts are accepted), k = 1, 2, …; it is empty layer by layer.
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
@@ -77,6 +85,7 @@ class Row(NamedTuple):
     value: float
     low: float
     high: float
+    bound: float
     tokens_per_step: float
     acceptance: list[float]
     rate: float
@@ -109,9 +118,9 @@ class Evidence:
         The length at which texts were cut; see :func:`otmd.study.planning.longest_text`.
     depth : int
         The most levels of a tree.
-    trees : dict of (str, str, float) to StaticTrees or MostLikelyTrees
-        Trees of deterministic drafts whose nodes differ, by rule, variant and draft temperature. Static
-        trees of other rules are added.
+    trees : dict of (str, str, float) to StaticTrees, MostLikelyTrees, NodeByNode or LayerByLayer
+        Trees of deterministic drafts whose nodes differ, and trees that are verified as a whole, by rule,
+        variant and draft temperature. Static trees of other rules are added.
 
     Attributes
     ----------
@@ -127,14 +136,14 @@ class Evidence:
         texts: Sequence[Text],
         cut_at: int,
         depth: int,
-        trees: Mapping[Key, StaticTrees | MostLikelyTrees] | None = None,
+        trees: Mapping[Key, Trees] | None = None,
     ) -> None:
         self.texts = texts
         self.cut_at = cut_at
         self.depth = depth
         self.fit, self.report = halves(texts)
         self.levels: dict[Key, EqualLevels] = {}
-        self.trees = dict(trees or {})
+        self.trees: dict[Key, Trees] = dict(trees or {})
         self.first_levels: dict[tuple[Key, int], FirstLevel] = {}
         edges = [float(table["entropy"].quantile(q) or 0.0) for q in (1 / 3, 2 / 3)]
         keys = ["rule", "variant", "draft_temperature"]
@@ -155,25 +164,38 @@ class Evidence:
         is_paths = CANDIDATES[rule].paths
         if not is_paths:
             probs = {n: _by_text(group, "prob") for n, group in by_count.items()}
+            ratios = {
+                n: [rows.sum(axis=1) for rows in _by_text(group, "included")]
+                for n, group in by_count.items()
+            }
             is_block = rule == "block"
-            self.levels[key] = EqualLevels(variant, temperature, probs, self.depth, is_block)
+            self.levels[key] = EqualLevels(
+                variant, temperature, probs, ratios, self.depth, is_block
+            )
         slots = {
             n: _by_text(group, "parts")
             for n, group in by_count.items()
             if group["parts"].null_count() == 0
         }
         if slots:
+            included = {n: _by_text(by_count[n], "included") for n in slots}
             kind = IndependentPaths if is_paths else StaticTrees
-            self.trees[key] = kind(variant, temperature, slots, self.fit, self.depth)
+            self.trees[key] = kind(variant, temperature, slots, included, self.fit, self.depth)
 
-    def steps(self, rule: str, choice: Choice) -> tuple[FloatArray, ...]:
-        """Tokens and steps with a rule and a choice: the fields of ``Steps``, with an axis of texts."""
+    def steps(self, rule: str, choice: Choice, bound: bool = False) -> tuple[FloatArray, ...]:
+        """Tokens and steps with a rule and a choice: the fields of ``Steps``, with an axis of texts.
+
+        With ``bound``, those of a decoder that accepts at every token as much as any lossless rule may.
+        """
         key = rule, choice.variant, choice.draft_temperature
-        trees = self.trees[key] if choice.budget else self.levels[key]
-        steps = [
-            steps_along(trees.reached(i, choice), self.cut_at, self.depth)
-            for i in range(len(self.texts))
-        ]
+        is_level = key in self.levels and not choice.budget
+        trees = self.levels[key] if is_level else self.trees[key]
+        steps = []
+        for i in range(len(self.texts)):
+            reached = trees.bound(i, choice) if bound else trees.reached(i, choice)
+            is_drawn = isinstance(trees, LayerByLayer) and not bound
+            more = trees.more(i, choice) if is_drawn else None
+            steps.append(steps_along(reached, self.cut_at, self.depth, more))
         return tuple(map(np.array, zip(*steps, strict=True)))
 
     def choices(self, rule: str, budgets: Sequence[int]) -> list[Choice]:
@@ -253,6 +275,9 @@ def _row(
     latency: Latency | None,
 ) -> Row:
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
+    most, most_steps, _ = (part[evidence.report] for part in evidence.steps(rule, choice, True))
+    candidate = CANDIDATES[rule]
+    is_drawn = isinstance(candidate.tree_rule, LayerVerification)
     cost = _cost(choice, latency)
     mean = _ratio(tokens, steps)
     without = jackknife.left_out(tokens, steps) / cost
@@ -262,7 +287,7 @@ def _row(
         name: _ratio(tokens[domains == name], steps[domains == name])
         for name in dict.fromkeys(domains.tolist())
     }
-    key = rule, choice.variant, choice.draft_temperature
+    key = candidate.same_drafts or rule, choice.variant, choice.draft_temperature
     first = evidence.first_levels.get((key, choice.shape[0]), UNKNOWN)
     return Row(
         rule=rule,
@@ -274,8 +299,9 @@ def _row(
         # A step emits at least one token.
         low=max(low, 1.0 / cost),
         high=high,
+        bound=_ratio(most, most_steps) / cost,
         tokens_per_step=mean,
-        acceptance=(kept.sum(axis=0) / steps.sum()).tolist(),
+        acceptance=[] if is_drawn else (kept.sum(axis=0) / steps.sum()).tolist(),
         **first._asdict(),
         by_domain=by_domain,
         without=without,

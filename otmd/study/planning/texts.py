@@ -119,12 +119,7 @@ def reached_by_probs(probs: FloatArray) -> FloatArray:
            [1.  , 0.5 , 0.25],
            [1.  , 0.5 , 0.  ]])
     """
-    count, depth = probs.shape
-    reached = np.zeros((count, depth + 1))
-    reached[:, 0] = 1.0
-    for k in range(depth):
-        reached[: count - k, k + 1] = reached[: count - k, k] * probs[k:, k]
-    return reached
+    return products(probs)
 
 
 def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
@@ -148,12 +143,27 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
     array([[1. , 0.5, 0.5],
            [1. , 1. , 0. ]])
     """
-    reached = np.zeros((ratios.size, depth + 1))
-    reached[:, 0] = path = np.ones(ratios.size)
-    for k in range(min(depth, ratios.size)):
-        path = path[: ratios.size - k] * ratios[k:]
-        reached[: ratios.size - k, k + 1] = np.minimum(reached[: ratios.size - k, k], path)
-    return reached
+    return at_most(products(np.repeat(ratios[:, None], depth, axis=1)))
+
+
+def products(factors: FloatArray) -> FloatArray:
+    """Products along a text of factors (N, depth) by depth, shape (N, depth + 1); 0 beyond its end."""
+    count, depth = factors.shape
+    values = np.zeros((count, depth + 1))
+    values[:, 0] = 1.0
+    for k in range(min(depth, count)):
+        values[: count - k, k + 1] = values[: count - k, k] * factors[k:, k]
+    return values
+
+
+def at_most(ratios: FloatArray) -> FloatArray:
+    """Reach (N, depth + 1) that no lossless rule exceeds.
+
+    ``ratios`` (N, depth + 1) has, for the first k tokens from each token on, the probability that they are
+    drafted, divided by the target's. P(they are accepted) is at most each of the two, and divided by the
+    target's does not increase with k: see :func:`otmd.trees.inclusion_bound`.
+    """
+    return np.minimum.accumulate(np.minimum(ratios, 1.0), axis=1)
 
 
 class Steps(NamedTuple):
@@ -172,7 +182,12 @@ class Steps(NamedTuple):
     kept: FloatArray
 
 
-def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) -> Steps:
+def steps_along(
+    reached: FloatArray,
+    cut_at: int,
+    horizon: int | None = None,
+    more: FloatArray | None = None,
+) -> Steps:
     """Expected tokens and steps of a decoder that writes a text from its beginning.
 
     Parameters
@@ -184,6 +199,9 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
     horizon : int, optional
         Only steps count that begin among the first L − horizon + 1 tokens: all that they reach is known. By
         default, and at least, the depth. Verifiers of different depths are compared on one horizon.
+    more : ndarray of float64, shape (N,), optional
+        Tokens that a step that begins at each token yields beyond those that it reaches. They do not move the
+        beginnings of later steps.
 
     Examples
     --------
@@ -202,7 +220,10 @@ def steps_along(reached: FloatArray, cut_at: int, horizon: int | None = None) ->
         reached[np.add.outer(np.arange(starts), np.arange(depth + 1)) >= count] = 0.0
     begins = step_begins(reached)
     times_reached = begins @ reached
-    return Steps(float(times_reached.sum()), float(begins.sum()), times_reached[1:])
+    tokens = float(times_reached.sum())
+    if more is not None:
+        tokens += float(begins @ more[:starts])
+    return Steps(tokens, float(begins.sum()), times_reached[1:])
 
 
 def step_begins(reached: FloatArray) -> FloatArray:

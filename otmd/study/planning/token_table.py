@@ -13,7 +13,7 @@ import joblib
 import numpy as np
 import polars as pl
 
-from otmd.laws import DraftLaw
+from otmd.laws import DraftLaw, Race
 from otmd.models.dataset import Dataset
 from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import FloatArray, Processing
@@ -24,6 +24,7 @@ from otmd.study.planning.texts import Text
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
 from otmd.study.runner import Bar, finish_run, frame
+from otmd.verifiers import TargetOnly
 
 LAYOUT = Layout(
     read_parquet,
@@ -35,7 +36,8 @@ LAYOUT = Layout(
 SCHEMA: dict[str, Any] = {
     **{"text": int, "index": int, "entropy": float},
     **{"rule": str, "variant": str, "draft_temperature": float, "num_drafts": int},
-    **{"parts": pl.List(pl.Float64), "prob": float, "rate": float, "optimal": float},
+    **{"parts": pl.List(pl.Float64), "included": pl.List(pl.Float64)},
+    **{"prob": float, "rate": float, "optimal": float},
 }
 # Exact rates and α* cost as much as everything else, and only their means are shown.
 RATES_EVERY = 8
@@ -100,7 +102,8 @@ def probs_table(
     polars.DataFrame
         A row a token, candidate, variant, draft temperature and number of drafts. ``prob`` is P(the token
         was drafted | it is emitted), or q/p for block verification. ``parts`` are its parts by the index of
-        the draft that holds the token, or by how many independent paths do; null for other trees. On
+        the draft that holds the token, or by how many independent paths do; null for other trees.
+        ``included`` are the same parts of P(the token is drafted), divided by the target's probability. On
         every eighth token, ``rate`` is how often the rule accepts and ``optimal`` the law's α*; else null.
 
     Raises
@@ -180,6 +183,7 @@ def _rows(
     for rule in settings.rules:
         candidate = CANDIDATES[rule]
         for variant, make in candidate.variants.items():
+            included = np.zeros(0)
             for n in settings.counts(rule):
                 # If the draft has mass on fewer than n tokens, distinct drafts are all of them.
                 law = make(q, n if candidate.repeats else min(n, support))
@@ -193,5 +197,22 @@ def _rows(
                     prob = float(by_draft.sum())
                     if candidate.paths or candidate.static:
                         parts = np.append(by_draft, np.zeros(n - law.num_drafts))
+                included = _included(law, p, token, candidate.paths, included)
                 row = {"rule": rule, "variant": variant, "num_drafts": n, "prob": prob}
-                yield row | {"parts": parts}, law
+                padded = np.append(included, np.zeros(n - law.num_drafts)) / p[token]
+                yield row | {"parts": parts, "included": padded}, law
+
+
+def _included(
+    law: DraftLaw, p: FloatArray, token: int, is_paths: bool, before: FloatArray
+) -> FloatArray:
+    """P(draft i is the first that holds a token), or P(i of the independent paths do), shape (n,).
+
+    ``before`` is the result for one draft less, or for as many.
+    """
+    if before.size == law.num_drafts:
+        return before
+    if isinstance(law.position_structure().random, Race):
+        # The first drafts are drawn as if there were no others.
+        return np.append(before, law.position_inclusion_probs()[token] - before.sum())
+    return TargetOnly().prepare(p, law).emission_probs(token).sum(axis=0 if is_paths else 1)

@@ -13,7 +13,14 @@ import numpy as np
 
 from otmd.models.dataset import Dataset
 from otmd.probabilities import FloatArray, IntArray
-from otmd.study.planning.texts import Text, halves, reached_by_block, reached_by_probs
+from otmd.study.planning.texts import (
+    Text,
+    at_most,
+    halves,
+    products,
+    reached_by_block,
+    reached_by_probs,
+)
 from otmd.trees.base import Prefix
 from otmd.trees.laws import Shape
 
@@ -60,12 +67,13 @@ class EqualLevels(NamedTuple):
     """Trees in which all nodes of a level have the same number of drafts.
 
     ``probs`` has, for n drafts at a node and each text, P(token t is drafted | it is emitted), shape (N,);
-    for block verification q/p.
+    for block verification q/p. ``included`` has P(token t is drafted), divided by the target's probability.
     """
 
     variant: str
     draft_temperature: float
     probs: Mapping[int, list[FloatArray]]
+    included: Mapping[int, list[FloatArray]]
     depth: int
     is_block: bool
 
@@ -80,6 +88,10 @@ class EqualLevels(NamedTuple):
             return reached_by_block(self.probs[1][text], len(choice.shape))
         return reached_by_probs(np.stack([self.probs[n][text] for n in choice.shape], axis=1))
 
+    def bound(self, text: int, choice: Choice) -> FloatArray:
+        """Reach that no lossless rule exceeds with these drafts."""
+        return at_most(products(np.stack([self.included[n][text] for n in choice.shape], axis=1)))
+
 
 class StaticTrees(NamedTuple):
     """Trees that are the same at every step: the best one of each budget, by the slots' mean probabilities.
@@ -90,6 +102,8 @@ class StaticTrees(NamedTuple):
         As in a :class:`Choice`.
     slots : dict of int to list of ndarray of float64
         For n drafts at a node and each text, (N, n): P(token t is accepted in slot i | it is emitted).
+    included : dict of int to list of ndarray of float64
+        P(token t is drafted in slot i), divided by the target's probability, in the same form.
     fit : ndarray of int64
         Numbers of the texts that the trees are chosen on.
     depth : int
@@ -99,6 +113,7 @@ class StaticTrees(NamedTuple):
     variant: str
     draft_temperature: float
     slots: Mapping[int, list[FloatArray]]
+    included: Mapping[int, list[FloatArray]]
     fit: IntArray
     depth: int
 
@@ -117,16 +132,31 @@ class StaticTrees(NamedTuple):
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
         """See :class:`EqualLevels`."""
-        below = Counter(node[:-1] for node in choice.nodes)
-        count = len(next(iter(self.slots.values()))[text])
-        reached = np.zeros((count, len(choice.shape) + 1))
-        reached[:, 0] = 1.0
-        to: dict[Prefix, FloatArray] = {(): reached[:, 0]}
-        for node in choice.nodes:
-            slots = self.slots[below[node[:-1]]][text][len(node) - 1 :, node[-1]]
-            to[node] = to[node[:-1]][: slots.size] * slots
-            reached[: slots.size, len(node)] += to[node]
-        return reached
+        return _summed(self.slots, text, self.nodes(choice))
+
+    def bound(self, text: int, choice: Choice) -> FloatArray:
+        """See :class:`EqualLevels`."""
+        return at_most(_summed(self.included, text, self.nodes(choice)))
+
+    def nodes(self, choice: Choice) -> Sequence[Prefix]:
+        """The paths of slots to the nodes of a tree, parents before their children."""
+        return choice.nodes
+
+
+def _summed(
+    slots: Mapping[int, list[FloatArray]], text: int, nodes: Sequence[Prefix]
+) -> FloatArray:
+    """Sums over the nodes of a level of the products along their slots, shape (N, levels + 1)."""
+    below = Counter(node[:-1] for node in nodes)
+    count = len(next(iter(slots.values()))[text])
+    sums = np.zeros((count, 1 + max(map(len, nodes))))
+    sums[:, 0] = 1.0
+    to: dict[Prefix, FloatArray] = {(): sums[:, 0]}
+    for node in nodes:
+        factors = slots[below[node[:-1]]][text][len(node) - 1 :, node[-1]]
+        to[node] = to[node[:-1]][: factors.size] * factors
+        sums[: factors.size, len(node)] += to[node]
+    return sums
 
 
 class IndependentPaths(StaticTrees):
@@ -143,10 +173,9 @@ class IndependentPaths(StaticTrees):
                 nodes = tuple((i, *(0,) * k) for i in range(n) for k in range(levels))
                 yield Choice(self.variant, self.draft_temperature, (n,) * levels, n * levels, nodes)
 
-    def reached(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`EqualLevels`."""
-        nodes = tuple(_nodes(_continued(choice.shape[0], len(choice.shape))))
-        return super().reached(text, choice._replace(nodes=nodes))
+    def nodes(self, choice: Choice) -> Sequence[Prefix]:
+        """The paths by how many of the paths continue, level by level."""
+        return [*_nodes(_continued(choice.shape[0], len(choice.shape)))]
 
 
 def _continued(paths: int, levels: int) -> Shape:
@@ -182,6 +211,10 @@ class MostLikelyTrees(NamedTuple):
         levels = len(choice.shape)
         drafted = self.before[text][:, levels - 1, :levels] < choice.budget
         return np.pad(drafted.astype(np.float64), ((0, 0), (1, 0)), constant_values=1.0)
+
+    def bound(self, text: int, choice: Choice) -> FloatArray:
+        """The reach: a deterministic draft is accepted wherever it is emitted."""
+        return self.reached(text, choice)
 
 
 def _before(text: Sequence[int], orders: Iterable[Sequence[Prefix]], depth: int) -> FloatArray:
@@ -229,7 +262,8 @@ def deterministic_trees(
     slots = {
         n: [1.0 * (of_text == np.arange(n)) for of_text in ranks] for n in range(1, budget + 1)
     }
-    return StaticTrees("", 1.0, slots, halves(texts)[0], depth)
+    # A deterministic draft is accepted wherever it is emitted: the reach is the bound.
+    return StaticTrees("", 1.0, slots, slots, halves(texts)[0], depth)
 
 
 def best_shapes(

@@ -237,8 +237,10 @@ def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: 
     texts = list(product(range(3), repeat=LEVELS))
     array = lambda model: lambda prefix: np.array(model(prefix))  # noqa: E731
     given = array(draft), array(target), verifier, texts, (1, 2, 3)
-    static = StaticTrees("", 1.0, of_texts(*given, axis=1), np.arange(len(texts)), LEVELS)
-    paths = IndependentPaths("", 1.0, of_texts(*given, axis=0), np.arange(len(texts)), LEVELS)
+    every = np.arange(len(texts))
+    slots, copies = (of_texts(*given, axis=axis) for axis in (1, 0))
+    static = StaticTrees("", 1.0, slots, slots, every, LEVELS)
+    paths = IndependentPaths("", 1.0, copies, copies, every, LEVELS)
     step = twin or (lambda p, q, n: as_it_runs(verifier, np.array(p), np.array(q), n))
     rule = naive.token_level(target, draft, functools.cache(step))
     found = dict.fromkeys(paths.choices((6,)), paths)

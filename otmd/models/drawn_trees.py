@@ -1,0 +1,207 @@
+"""Draft trees drawn at positions of a text, and the tokens that a step yields on each of them, by rule.
+
+A rule that looks at all drafts of a layer needs the target at the siblings of a text's tokens, so its tokens
+per step do not follow from the distributions along the text. They are estimated on drawn trees instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from otmd.laws import DraftLaw, Slots, Stratified
+from otmd.models.continuations import Continuations, continuations
+from otmd.models.draft_models import Draft
+from otmd.models.language_models import LanguageModel
+from otmd.probabilities import IntArray, Processing, wrong
+from otmd.trees import LayerVerification, TokenTree
+from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.random_choices import Sampled
+from otmd.verifiers import Preference
+from otmd.verifiers.pair_sweep import sweep_pairs
+
+MOST_NODES = 256
+
+
+@dataclass(frozen=True)
+class DrawnTree:
+    """Expected tokens of a step on one drawn tree, for three rules.
+
+    Each is unbiased for the rule's tokens per step at this position, and all three are of the same drafts, so
+    that their differences have little variance.
+
+    Attributes
+    ----------
+    index : int
+        The row of the data set: the tree continues the text before this position.
+    shape : tuple of int
+        The drafts at a node, by level, from equal strata.
+    layer : float
+        :class:`~otmd.trees.LayerVerification`: 1 and the scores of its layers.
+    node_by_node : float
+        :class:`~otmd.trees.SubtreeVerification`: the expected number of tokens, given the tree.
+    token_level : float
+        The preference rule at each node: the expected number of tokens, given the tree.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+    layer: float
+    node_by_node: float
+    token_level: float
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.index, int) and self.index >= 0):
+            raise wrong("index", self.index, "the number of a row")
+        check_shape("shape", self.shape)
+        most = 1.0 + len(self.shape)
+        for tokens in (self.layer, self.node_by_node, self.token_level):
+            if not (isinstance(tokens, float) and 0.0 <= tokens <= most + 1e-6):
+                raise wrong("tokens", tokens, f"a number of tokens up to {most}")
+
+
+def check_shape(name: str, shape: object) -> None:
+    """Raise ValueError unless a shape has the drafts of a node by level, and not too many nodes."""
+    numbers = shape if isinstance(shape, tuple) and shape else (0,)
+    # Python's whole numbers, which do not overflow.
+    sizes, nodes = 1, 0
+    for count in numbers[:MOST_NODES]:
+        sizes *= count if type(count) is int and 0 < count <= MOST_NODES else MOST_NODES + 1
+        nodes += sizes
+    if nodes > MOST_NODES:
+        expected = f"drafts at a node by level, such as 2x1x1, of at most {MOST_NODES} nodes"
+        raise wrong(name, "x".join(map(str, numbers)), expected)
+
+
+def draw_trees(
+    models: tuple[LanguageModel, Draft],
+    tokens: Sequence[int],
+    rows: dict[int, int],
+    shapes: Sequence[tuple[int, ...]],
+    processing: tuple[Processing, Processing],
+    vocab_size: int,
+    rng: np.random.Generator,
+) -> list[DrawnTree]:
+    """Draw trees from the draft after the first tokens of a text, and evaluate them.
+
+    Parameters
+    ----------
+    models, processing
+        Of the target and of the draft; from logits to probabilities.
+    tokens : sequence of int
+        The text.
+    rows : dict of int to int
+        After how many tokens trees are drawn, ascending and at least 1, and the rows of these positions.
+    shapes : sequence of tuple of int
+        The drafts at a node, by level; one tree of each shape is drawn at each position.
+    vocab_size : int
+        V: the logits after these are padding.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of DrawnTree
+        Position by position, in the order of the shapes.
+    """
+    read = min(rows, default=1)
+    target, draft = (continuations(model, tokens[:read]) for model in models)
+    trees = []
+    for length, row in rows.items():
+        for text in (target, draft):
+            text.extend(tokens[read:length])
+        read = length
+        for shape in shapes:
+            numbers = _evaluated(target, draft, shape, processing, vocab_size, rng)
+            trees.append(DrawnTree(row, tuple(shape), **numbers))
+    return trees
+
+
+def _evaluated(
+    target: Continuations,
+    draft: Continuations,
+    shape: tuple[int, ...],
+    processing: tuple[Processing, Processing],
+    vocab_size: int,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """Draw a tree level by level, evaluate the target at its nodes in one call, and ask the rules."""
+    verifying, drafting = processing
+    law = TokenTree(
+        lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]), shape, Stratified
+    )
+    context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
+    choices = _DrawnOnce(rng)
+    tree = DraftTree(context, choices)
+    level: list[Prefix] = [()]
+    nodes: list[Prefix] = []
+    for _ in shape:
+        if draft.reads_many:
+            draft.logits(level)
+        drafted = [(prefix, tree.node(prefix)) for prefix in level]
+        level = [(*prefix, int(token)) for prefix, node in drafted if node for token in node.tokens]
+        nodes += level
+    if target.reads_many:
+        target.logits([(), *nodes])
+    return {
+        "layer": float(LayerVerification().tokens_per_step(context, choices)),
+        "node_by_node": node_by_node_tokens(context, tree),
+        "token_level": token_level_tokens(context, tree),
+    }
+
+
+class _DrawnOnce(Sampled):
+    """Draws the drafts of a node once. So all rules, which ask for them again, decide on one tree."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        super().__init__(rng)
+        self._drawn: dict[DraftLaw, IntArray] = {}
+
+    def drafts(self, law: DraftLaw) -> IntArray:
+        # The context keeps one law for each node.
+        if law not in self._drawn:
+            self._drawn[law] = super().drafts(law)
+        return self._drawn[law]
+
+
+def token_level_tokens(context: Context, tree: DraftTree, prefix: Prefix = ()) -> float:
+    """Expected tokens that the preference rule emits at a node and below it, given the drafts."""
+    node = tree.node(prefix)
+    if node is None:
+        return 1.0
+    emitted = context.rule(Preference(), prefix, node.state).conditional_law(node.tokens)
+    below = (
+        float(emitted[token]) * token_level_tokens(context, tree, (*prefix, token))
+        for token in node.tokens.tolist()
+        if emitted[token] > 0.0
+    )
+    return 1.0 + sum(below)
+
+
+def node_by_node_tokens(context: Context, tree: DraftTree) -> float:
+    """Expected tokens that :class:`~otmd.trees.SubtreeVerification` emits on a tree of strata, given it."""
+    return _subtree(context, tree, (), 1.0)[1]
+
+
+def _subtree(
+    context: Context, tree: DraftTree, prefix: Prefix, score: float
+) -> tuple[float, float]:
+    """P(a subtree accepts | all drafts of the tree), and its expected tokens where it does, else 0."""
+    node = tree.node(prefix)
+    if node is None:
+        return score, score * (len(prefix) + 1)
+    slots = node.law.position_structure().random
+    assert isinstance(slots, Slots)
+    sweep = sweep_pairs(score * context.target(prefix), slots)
+    rank, accept, _ = sweep.pairs(slots.slots_of(node.tokens), node.tokens)
+    undecided, tokens = 1.0, 0.0
+    for i in np.argsort(rank, kind="stable").tolist():
+        child: Any = (*prefix, int(node.tokens[i]))
+        accepts, yielded = _subtree(context, tree, child, float(accept[i]))
+        tokens += undecided * yielded
+        undecided *= 1.0 - accepts
+    # r/(r + 1 − w); the root always accepts.
+    stops = min(float(sweep.left.sum()) / sweep.missed, 1.0) if prefix and sweep.missed > 0 else 1.0
+    return 1.0 - undecided * (1.0 - stops), tokens + undecided * stops * (len(prefix) + 1)
