@@ -40,7 +40,7 @@ $(READY_DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(READY_DEV): $(READY_DEMO)
-	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,exact,modeling,dev]"
+	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,exact,modeling,engines,dev]"
 	@touch $@
 
 $(READY_DOCS): $(READY_DEMO)

@@ -66,4 +66,6 @@ def hand_over_draft_probs(propose):
     return propose_and_keep
 
 
-GPUModelRunner.propose_draft_token_ids = hand_over_draft_probs(GPUModelRunner.propose_draft_token_ids)
+GPUModelRunner.propose_draft_token_ids = hand_over_draft_probs(
+    GPUModelRunner.propose_draft_token_ids
+)

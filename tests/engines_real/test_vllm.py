@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.engines,
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: otmd[engines]"
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: otmd[vllm]"
     ),
 ]
 

@@ -42,7 +42,9 @@ def write_texts(engine, path: Path, number: int, **settings) -> None:
     # Prompts that repeat themselves, for the drafts of n-grams.
     prompts = [[rng.randrange(1000) for _ in range(4)] * 2 for _ in range(number)]
     params = vllm.SamplingParams(max_tokens=40, ignore_eos=True, detokenize=False, **settings)
-    outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
+    outputs = engine.generate(
+        [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
+    )
     with path.open("w") as file:
         for prompt, output in zip(prompts, outputs, strict=True):
             row = {"prompt_tokens": prompt, "output_tokens": list(output.outputs[0].token_ids)}
