@@ -99,6 +99,17 @@ def test_equal_models_accept_all(tiny, draft) -> None:
     assert (values > 3.0 - 1e-4).all() == (draft != "n-gram")
 
 
+def test_on_a_single_layer_the_rules_do_the_same(tiny) -> None:
+    draft = skip_layers(tiny, [2])
+    trees = draw_trees(
+        (tiny, draft), [3, 4, 5], {3: 0}, [(3,)] * 9, (Processing(),) * 2, 62,
+        np.random.default_rng(0),
+    )  # fmt: skip
+    for tree in trees:
+        assert tree.layer == pytest.approx(tree.node_by_node, abs=1e-12)
+    assert len({tree.layer for tree in trees}) > 1
+
+
 def test_trees_are_collected_and_read(tiny, prompts, tmp_path) -> None:
     draft = skip_layers(tiny, [1])
     options = OPTIONS | {"positions_per_prompt": 8, "trees": [(2, 1), (1, 1)], "trees_every": 3}

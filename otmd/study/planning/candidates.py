@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
     same_drafts: str = ""
 
 
-def _engine(name: str, title: str, *engines: str, **options: bool) -> Candidate:
+def _engine(name: str, title: str, *engines: str, **options: Any) -> Candidate:
     entry = CATALOGUE[name]
     rule: Any = entry.rule
     assert entry.drafts is not None

@@ -193,8 +193,9 @@ class Evidence:
         steps = []
         for i in range(len(self.texts)):
             reached = trees.bound(i, choice) if bound else trees.reached(i, choice)
-            is_drawn = isinstance(trees, LayerByLayer) and not bound
-            more = trees.more(i, choice) if is_drawn else None
+            more = None
+            if isinstance(trees, LayerByLayer) and not bound:
+                more = trees.more(i, choice)
             steps.append(steps_along(reached, self.cut_at, self.depth, more))
         return tuple(map(np.array, zip(*steps, strict=True)))
 
