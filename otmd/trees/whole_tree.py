@@ -112,8 +112,8 @@ class SubtreeVerification(BottomUp):
     is verified as by :class:`BlockVerification`, a single layer as by :class:`~otmd.Preference`. The
     principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
 
-    Serves the same trees as :class:`LayerVerification`, which usually yields slightly more tokens per step,
-    in some models fewer.
+    Serves the same trees as :class:`LayerVerification`, which usually yields slightly more tokens per step;
+    that it always does is not proved.
 
     Examples
     --------

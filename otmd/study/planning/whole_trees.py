@@ -260,16 +260,17 @@ class TextNode:
 def node_slots(law: DraftLaw) -> Slots:
     """The slots of a law of distinct drafts; a deterministic draft is a slot of its own."""
     deterministic, random = law.position_structure()
-    rows = [(token, np.ones(1), 1) for token in np.sort(deterministic)[:, None]]
     if random is not None:
         assert isinstance(random, Slots)
         assert random.disjoint
         assert random.copies.max() == 1
-        if not rows:
+        if not deterministic.size:
             return random
-        ends = zip(random.starts[:-1], random.starts[1:], strict=True)
-        rows += [(random.tokens[i:j], random.probs[i:j], 1) for i, j in ends]
-    return Slots.joined(rows, law.vocab_size, disjoint=True)
+    size = law.vocab_size
+    each = np.ones(deterministic.size)
+    starts = np.arange(deterministic.size + 1)
+    certain = Slots(np.sort(deterministic), each, starts, each.astype(np.int64), size, True)
+    return certain if random is None else Slots.joined([certain, random], size)
 
 
 class _State(NamedTuple):
