@@ -2,8 +2,8 @@
 
 vLLM takes such a class with `--speculative-config '{"method": "custom_class", "model":
 "vllm_proposer.SampledDrafts", "num_speculative_tokens": 3}'`, and reads token ids alone from it. It would
-treat them as deterministic. So `hand_over_draft_probs` gives the runner what the class sampled from, as vLLM does
-for draft models of its own. Written for vLLM 0.32.0; `OTMD_DRAFT` names the draft model.
+treat them as deterministic. So `hand_over_draft_probs` gives the runner what the class sampled from, as vLLM
+does for draft models of its own. Written for vLLM 0.32.0; `OTMD_DRAFT` names the draft model.
 """
 
 import functools

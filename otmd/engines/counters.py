@@ -1,4 +1,4 @@
-"""What engines count of speculative decoding, read into one set of numbers.
+"""Counters of speculative decoding that engines keep, read into one set of numbers.
 
 The same run has many acceptance rates. A step drafts tokens, accepts the first few of them along one path,
 and adds one more token. Here a step is counted by the number of drafts that it accepts; the extra token is
@@ -74,7 +74,7 @@ class AcceptanceCounts:
 
     @property
     def conditional(self) -> list[float]:
-        """P(at least k | at least k − 1): the rate at depth k, given that the step got there."""
+        """P(at least k | at least k − 1): the rate at depth k, given that the step came that far."""
         reached = (self.steps, *self.at_least)
         return [
             count / before if before else 0.0
@@ -126,16 +126,18 @@ def read_counts(path: str | Path, *, without_extra_token: bool = False) -> Accep
         readers = {
             "meta_info": _from_sglang,
             "timings": _from_llama_cpp,
-            "accept_lengths": lambda found: _from_lengths(found, without_extra_token),
+            "accept_lengths": lambda listed: _from_lengths(listed, without_extra_token),
         }
-        found = {name: [x for answer in answers for x in _values(answer, name)] for name in readers}
-        names = [name for name, values in found.items() if values]
+        values = {
+            name: [x for answer in answers for x in _values(answer, name)] for name in readers
+        }
+        names = [name for name, listed in values.items() if listed]
         if len(names) != 1:
             expected = "metrics of vLLM, or JSON with meta_info, timings or accept_lengths"
             raise wrong(
                 str(path), " and ".join(names) or shortened(text or "an empty file"), expected
             )
-        counts = readers[names[0]](found[names[0]])
+        counts = readers[names[0]](values[names[0]])
     if counts.steps <= 0:
         raise wrong(str(path), "no step with drafts", "at least one")
     most = counts.accepted if counts.drafted is None else counts.drafted

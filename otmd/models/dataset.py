@@ -309,7 +309,8 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
 
 def _drawn_tree(stored: dict[str, Any], num_rows: int) -> DrawnTree:
     """A tree as a shard stores it; ValueError, KeyError or TypeError for anything else."""
-    tree = DrawnTree(**(stored | {"shape": tuple(stored["shape"])}))
+    values: Any = stored | {"shape": tuple(stored["shape"])}
+    tree = DrawnTree(**values)
     if tree.index >= num_rows:
         raise wrong("index", tree.index, f"a row below {num_rows}")
     return tree

@@ -177,9 +177,9 @@ def _read_drafts(runner: Any, metadata: Any, num_requests: int) -> Iterator[_Dra
     ends = np.cumsum(metadata.num_draft_tokens)
     for start, end, extra in zip(ends - metadata.num_draft_tokens, ends, extra_rows, strict=True):
         # A request without drafts has no distribution of theirs either.
-        has_probs = probs is not None and end > start
+        draft_probs = probs[start:end] if probs is not None and end > start else None
         rows = np.append(drafted_rows[start:end], extra)
-        yield _Drafts(tokens[start:end], probs[start:end] if has_probs else None, rows)
+        yield _Drafts(tokens[start:end], draft_probs, rows)
 
 
 def _read_settings(sampling: Any, index: int) -> dict[str, Any]:
