@@ -117,6 +117,19 @@ def read_counts(path: str | Path, *, without_extra_token: bool = False) -> Accep
     ------
     ValueError
         If the file has none of these formats, or counts that contradict each other.
+
+    Examples
+    --------
+    >>> import json
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import otmd
+    >>> path = Path(tempfile.mkdtemp()) / "answer.json"
+    >>> timings = {"draft_n": 30, "draft_n_accepted": 14, "predicted_n": 24}
+    >>> _ = path.write_text(json.dumps({"timings": timings}))
+    >>> counts = otmd.engines.read_counts(path)
+    >>> counts.source, counts.tokens_per_step
+    ('llama.cpp', 2.4)
     """
     text = Path(path).read_text()
     if re.search("^vllm:", text, re.MULTILINE):

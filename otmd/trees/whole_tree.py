@@ -363,22 +363,29 @@ class _Pairs:
         self.slot, self.pair = np.concatenate(slot), np.concatenate(pair)
 
 
+def node_slots(law: DraftLaw) -> Slots:
+    """The slots of independent drafts. A deterministic draft is a slot of its own: they come first, ascending."""
+    deterministic, random = law.position_structure()
+    assert random is None or isinstance(random, Slots)
+    if random is not None and not deterministic.size:
+        return random
+    ones = np.ones(deterministic.size)
+    starts = np.arange(deterministic.size + 1)
+    copies = ones.astype(np.int64)
+    parts = [Slots(np.sort(deterministic), ones, starts, copies, law.vocab_size, True)]
+    if random is not None:
+        parts.append(_with_mass(random))
+    return Slots.joined(parts, law.vocab_size)
+
+
 def _slots_of_node(node: Node) -> tuple[Slots, IntArray]:
     """The slots of a node over the tokens that have mass, and the slot of each draft, shape (n,)."""
     deterministic, random = node.law.position_structure()
-    if not deterministic.size:
-        assert isinstance(random, Slots)
-        return _with_mass(random), random.slots_of(node.tokens)
-    deterministic, size = np.sort(deterministic), node.law.vocab_size
-    ones = np.ones(deterministic.size)
-    starts = np.arange(deterministic.size + 1)
-    parts = [Slots(deterministic, ones, starts, ones.astype(np.int64), size, True)]
-    slot = np.searchsorted(deterministic, node.tokens)
+    slot = np.searchsorted(np.sort(deterministic), node.tokens)
     if isinstance(random, Slots):
-        parts.append(_with_mass(random))
         others = ~np.isin(node.tokens, deterministic)
         slot[others] = deterministic.size + random.slots_of(node.tokens[others])
-    return Slots.joined(parts, size), slot
+    return _with_mass(node_slots(node.law)), slot
 
 
 def _with_mass(slots: Slots) -> Slots:

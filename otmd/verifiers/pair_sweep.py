@@ -405,8 +405,8 @@ def _sweep_cells(probs, edges, offset, levels, copies, turns, left, others, earl
                     a = product / s[first] if s[first] > 0.0 else 0.0
                     others_now[first], unaccepted_now[first] = a, s[first]
                     if a > 0.0 and end > begin:
-                        taken = _take_mass(left, probs, turns, begin, end, offset[row], turn, a)
-                        s[first] = max(s[first] - taken / a, 0.0)
+                        accepted = _take_mass(left, probs, turns, begin, end, offset[row], turn, a)
+                        s[first] = max(s[first] - accepted / a, 0.0)
                         product = a * s[first]
                 else:
                     part = slice(first, first + copies[row])
@@ -428,10 +428,10 @@ def _sweep_cell(
         a = product / s[j] if s[j] > 0.0 else 0.0
         others[j], earlier[j], unaccepted[j] = a, steps, s[j]
         if mass > 0.0 and a > 0.0 and steps < high:
-            taken = a * mass
+            accepted = a * mass
             if steps + a > low:
-                taken = _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a)
-            s[j] = max(s[j] - taken / a, 0.0)
+                accepted = _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a)
+            s[j] = max(s[j] - accepted / a, 0.0)
             product = a * s[j]
         steps += a
     if mass > 0.0:
@@ -468,9 +468,9 @@ def _take_mass(left, probs, turns, begin, end, offset, turn, steps):
     mass = 0.0
     for i in range(begin, end):
         q = probs[offset + i] if turns[i] == turn else 0.0
-        taken = min(left[i], steps * q)
-        left[i] -= taken
-        mass += taken
+        accepted = min(left[i], steps * q)
+        left[i] -= accepted
+        mass += accepted
     return mass
 
 

@@ -18,7 +18,7 @@ import joblib
 import numpy as np
 import polars as pl
 
-from otmd.laws import DraftLaw, Slots
+from otmd.laws import Slots
 from otmd.models.dataset import Dataset
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
@@ -30,6 +30,7 @@ from otmd.study.planning.tree_choices import Choice
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
 from otmd.study.runner import Bar, finish_run, frame
+from otmd.trees.whole_tree import node_slots
 from otmd.verifiers.pair_sweep import sweep_pairs
 
 FOLDER = "node-by-node"
@@ -255,22 +256,6 @@ class TextNode:
         token = np.array([self.token])
         _, accept, accepted = sweep.pairs(slots.number[token].astype(np.int64), token)
         return min(float(accepted[0]) / scaled, 1.0), float(accept[0])
-
-
-def node_slots(law: DraftLaw) -> Slots:
-    """The slots of a law of distinct drafts; a deterministic draft is a slot of its own."""
-    deterministic, random = law.position_structure()
-    if random is not None:
-        assert isinstance(random, Slots)
-        assert random.disjoint
-        assert random.copies.max() == 1
-        if not deterministic.size:
-            return random
-    size = law.vocab_size
-    each = np.ones(deterministic.size)
-    starts = np.arange(deterministic.size + 1)
-    certain = Slots(np.sort(deterministic), each, starts, each.astype(np.int64), size, True)
-    return certain if random is None else Slots.joined([certain, random], size)
 
 
 class _State(NamedTuple):
