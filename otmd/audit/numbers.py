@@ -47,6 +47,8 @@ def _line(values: dict[str, Any]) -> str:
 
 def law_of_numbers(path: Path) -> str:
     """The name of the law under which the numbers of a file were computed."""
+    if not path.is_file():
+        raise wrong(path, "no regular file", "one")
     _, first = next(rows_of_json_lines(path), (1, {}))
     law = first.get("law")
     if first.keys() != {"law", _OF_CLAIMS} or not isinstance(law, str):

@@ -239,13 +239,13 @@ class Observer:
         drafted = np.zeros(target.size) if draft is None else draft
         occurrences = self._requests[record.request].occurrences(target.size)
         before = claims.Before(target, drafted, occurrences)
-        keys = {name: key(before) for name, key in claims.claims_in_order(claims.OUTPUTS).items()}
+        keys = claims.claims_in_order(claims.OUTPUTS).values()
         mass = float(target[output])
         return OutputNumbers(
-            starts=tuple(counts.mass_before(target, key, output) for key in keys.values()),
+            starts=tuple(counts.mass_before(target, key(before), output) for key in keys),
             mass=mass,
             tail=_tail(target, output) if mass else 1.0,
-            classes=_classified(target, keys, draft is not None, output),
+            classes=_classified(before, draft is not None, output),
             has_draft=draft is not None,
             ceiling=self._ceiling(record, target, draft, law) if mass else None,
         )
@@ -315,19 +315,26 @@ def _tail(probs: FloatArray, token: int) -> float:
     return float(probs[probs <= probs[token]].sum())
 
 
-def _classified(
-    target: FloatArray, keys: dict[str, FloatArray], is_drafted: bool, token: int
-) -> tuple[Classified, ...]:
-    """The class of a token, for the claims that have classes, from the keys of their orders."""
+def _classified(before: claims.Before, is_drafted: bool, token: int) -> tuple[Classified, ...]:
+    """The class of a token, for the claims that have classes."""
+    target = before.probs
     by_mass = _cells(target, _MASSES)
     # The most likely token is a class of its own.
     by_mass[target.argmax()] = len(_MASSES) + 1
     by_ratio = np.full(target.size, len(_RATIOS) + 1, np.int8)
     if is_drafted:
-        by_ratio = _cells(keys[claims.OUTPUT], _RATIOS)
-    by_occurrence = (keys[claims.OUTPUT_BY_OCCURRENCE] < 0).view(np.int8)
-    labelled = zip((by_ratio, by_mass, by_occurrence), CLASSES.values(), strict=True)
-    return tuple(_in_classes(labels, target, token, len(names)) for labels, names in labelled)
+        by_ratio = _cells(counts.ratios(target, before.draft_probs), _RATIOS)
+    by_occurrence = before.occurrences > 0
+    # One number for all three, so that their masses are added in one pass.
+    sizes = tuple(len(names) for names in CLASSES.values())
+    joint = (by_ratio * sizes[1] + by_mass) * sizes[2] + by_occurrence
+    masses = np.bincount(joint, target, minlength=int(np.prod(sizes))).reshape(sizes)
+    labels = np.unravel_index(int(joint[token]), sizes)
+    marginals = [masses.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1))]
+    return tuple(
+        Classified(int(label), tuple((marginal / marginal.sum()).tolist()))
+        for label, marginal in zip(labels, marginals, strict=True)
+    )
 
 
 def _cells(values: FloatArray, bounds: tuple[float, ...]) -> NDArray:
@@ -336,8 +343,3 @@ def _cells(values: FloatArray, bounds: tuple[float, ...]) -> NDArray:
     for bound in bounds:
         labels += values >= bound
     return labels
-
-
-def _in_classes(labels: NDArray, probs: FloatArray, token: int, num_classes: int) -> Classified:
-    masses = np.bincount(labels, probs, minlength=num_classes)
-    return Classified(int(labels[token]), tuple((masses / masses.sum()).tolist()))

@@ -43,6 +43,8 @@ class Recorder:
         after :meth:`close`, and in another process than that which made the recorder.
     FolderLockedError
         If another recorder writes into the folder.
+    OSError
+        With advice, if the disk is full or the folder cannot be written to; methods raise it too.
 
     Notes
     -----

@@ -30,6 +30,8 @@ def shards_of(folder: Path) -> list[Path]:
     for number, shard in enumerate(shards):
         if shard.name != _name(number):
             raise wrong(folder, shard.name, f"{_name(number)} before it")
+        if not shard.is_file():
+            raise wrong(shard, "no regular file", "one")
     return shards
 
 

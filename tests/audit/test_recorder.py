@@ -375,6 +375,13 @@ def test_arguments_are_named(tmp_path):
         recorded_run(tmp_path / "b")
 
 
+@pytest.mark.parametrize("name", [NUMBERS, "rows-00000.safetensors"])
+def test_a_pipe_in_a_folder_is_refused_at_once(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name}: got no regular file"):
+        recorded_run(tmp_path)
+
+
 def test_the_law_is_that_of_the_recorder(tmp_path):
     rows = [ROW | {"draft_probs": np.array([0.5, 0.5]), "draft_tokens": [0, 0]}] * 2
     source = written(tmp_path / "a", rows, "rows", law="without-replacement")
