@@ -1,9 +1,9 @@
-"""A drafter of your own in vLLM; its drafts are tested against what they were sampled from.
+"""A drafter of your own in vLLM, whose drafts are tested against the distribution that they are sampled from.
 
-vLLM takes such a class with `--speculative-config '{"method": "custom_class", "model":
-"vllm_proposer.SampledDrafts", "num_speculative_tokens": 3}'`, and reads token ids alone from it. It would
-treat them as deterministic. So `hand_over_draft_probs` gives the runner what the class sampled from, as vLLM
-does for draft models of its own. Written for vLLM 0.32.0; `OTMD_DRAFT` names the draft model.
+vLLM takes such a class as `{"method": "custom_class", "model": "vllm_proposer.SampledDrafts",
+"num_speculative_tokens": 3}`, and reads token ids alone from it: it would treat them as deterministic. So
+`hand_over_draft_probs` gives the runner the distributions, as vLLM does for draft models of its own. Written
+for vLLM 0.32.0; the environment variable `OTMD_DRAFT` names the draft model.
 """
 
 import functools

@@ -176,10 +176,10 @@ def _read_drafts(runner: Any, metadata: Any, num_requests: int) -> Iterator[_Dra
     extra_rows = _numbers(metadata.bonus_logits_indices)
     ends = np.cumsum(metadata.num_draft_tokens)
     for start, end, extra in zip(ends - metadata.num_draft_tokens, ends, extra_rows, strict=True):
-        # A request without drafts has no distribution of theirs either.
-        draft_probs = probs[start:end] if probs is not None and end > start else None
         rows = np.append(drafted_rows[start:end], extra)
-        yield _Drafts(tokens[start:end], draft_probs, rows)
+        # A request without drafts has no distribution of theirs either.
+        of_request = None if probs is None or start == end else probs[start:end]
+        yield _Drafts(tokens[start:end], of_request, rows)
 
 
 def _read_settings(sampling: Any, index: int) -> dict[str, Any]:

@@ -88,9 +88,7 @@ def metric(report: otmd.audit.RecordedRunAudit, name: str) -> float:
 
 def test_as_shipped_it_is_faulty_on_a_cpu(runs):
     """The temperature is never written: vllm/utils/cpu_triton_utils.py, `_expand_kernel_impl`."""
-    report = audited(runs / "shipped")
-    assert report.outcome == "FAULTY"
-    assert "\nUsual cause of such rows: a buffer that was never written" in str(report)
+    assert audited(runs / "shipped").outcome == "FAULTY"
 
 
 def test_greedy_requests_pass_as_shipped(runs):
@@ -138,7 +136,8 @@ def test_an_engine_in_its_own_process_is_recorded_by_the_plugin(pair, tmp_path):
     run_engine("by_plugin", pair, OTMD_RECORD=str(tmp_path / "run"))
     report = audited(tmp_path / "run")
     assert report.outcome == "PASS"
-    assert report.num_rows >= 1600
+    # A row for each token, and those that the ends of texts cut off.
+    assert report.num_rows >= 40 * 40
 
 
 def install_plugins(folder: Path) -> None:

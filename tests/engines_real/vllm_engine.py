@@ -1,6 +1,6 @@
-"""vLLM on a CPU, in a process of its own: ``python vllm_engine.py FOLDER``, which has a target and a draft.
+"""vLLM on a CPU: ``python vllm_engine.py SCENARIO FOLDER``, where the folder has a target and a draft.
 
-Not imported by pytest, but for :func:`repair`: vLLM 0.32.0 does not start in a process that has loaded Numba.
+A process of its own, for vLLM 0.32.0 does not start on a CPU in one that has loaded Numba.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ SETTINGS = {
     "dtype": "float32",
     "disable_log_stats": True,
 }
-SAMPLED = {"draft_sample_method": "probabilistic", "num_speculative_tokens": 3}
 
 
 def repair() -> None:
@@ -39,8 +38,7 @@ def write_texts(engine, path: Path, number: int, **settings) -> None:
     import vllm
 
     rng = random.Random(0)
-    # Prompts that repeat themselves, for the drafts of n-grams.
-    prompts = [[rng.randrange(1000) for _ in range(4)] * 2 for _ in range(number)]
+    prompts = [[rng.randrange(1000) for _ in range(8)] for _ in range(number)]
     params = vllm.SamplingParams(max_tokens=40, ignore_eos=True, detokenize=False, **settings)
     outputs = engine.generate(
         [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
@@ -59,34 +57,41 @@ def in_process(folder: Path) -> None:
 
     from otmd.recorders.vllm import recorded
 
+    def start(**speculative):
+        return vllm.LLM(str(folder / "target"), speculative_config=speculative, **SETTINGS)
+
     def record(engine, name: str, number: int, **settings) -> None:
         with recorded(folder / name):
             write_texts(engine, folder / f"{name}.jsonl", number, **settings)
 
-    own = {"method": "draft_model", "model": str(folder / "draft"), **SAMPLED}
-    engine = vllm.LLM(str(folder / "target"), speculative_config=own, **SETTINGS)
-    record(engine, "shipped", 8, temperature=0.8)
-    record(engine, "greedy", 8, temperature=0.0)
+    sampled = {
+        "method": "draft_model",
+        "model": str(folder / "draft"),
+        "draft_sample_method": "probabilistic",
+        "num_speculative_tokens": 3,
+    }
+    # All start before the first token is recorded, which loads Numba.
+    standard = start(**sampled)
+    block = start(**sampled, rejection_sample_method="block")
+    custom = start(
+        method="custom_class", model="vllm_proposer.SampledDrafts", num_speculative_tokens=3
+    )
+    record(standard, "shipped", 8, temperature=0.8)
+    record(standard, "greedy", 8, temperature=0.0)
+    record(block, "block", 8, temperature=0.8)
     repair()
-    record(engine, "repaired", 40, temperature=0.8)
-    record(engine, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
-    block = own | {"rejection_sample_method": "block"}
-    engine = vllm.LLM(str(folder / "target"), speculative_config=block, **SETTINGS)
-    record(engine, "block", 4, temperature=0.8)
-    custom = {"method": "custom_class", "model": "vllm_proposer.SampledDrafts"}
-    custom["num_speculative_tokens"] = 3
-    engine = vllm.LLM(str(folder / "target"), speculative_config=custom, **SETTINGS)
-    record(engine, "custom", 40, temperature=0.8)
+    record(standard, "repaired", 40, temperature=0.8)
+    record(standard, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
+    record(custom, "custom", 40, temperature=0.8)
 
 
 def by_plugin(folder: Path) -> None:
-    """Drafts of n-grams, by an engine in a process of its own."""
+    """The draft model's most likely tokens, by an engine in processes of its own."""
     import vllm
 
-    ngram = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1}
-    ngram["num_speculative_tokens"] = 3
-    engine = vllm.LLM(str(folder / "target"), speculative_config=ngram, **SETTINGS)
-    write_texts(engine, folder / "ngram.jsonl", 40, temperature=0.8)
+    drafts = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
+    engine = vllm.LLM(str(folder / "target"), speculative_config=drafts, **SETTINGS)
+    write_texts(engine, folder / "argmax.jsonl", 40, temperature=0.8)
 
 
 if __name__ == "__main__":

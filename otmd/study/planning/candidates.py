@@ -90,7 +90,9 @@ CANDIDATES = {
     "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
     "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
     "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
-    "block": _engine("block", "sampled chain, block verification (vLLM block)", "vLLM"),
+    "block": _engine(
+        "block", "sampled chain, block verification (vLLM block, V2 runner alone)", "vLLM"
+    ),
     "certain-tree": _engine(
         "certain-tree", "deterministic top-n tree, target only (EAGLE, SGLang)", "SGLang"
     ),
