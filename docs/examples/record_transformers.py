@@ -1,6 +1,6 @@
 """Record what transformers' assisted generation does, for `otmd audit` and `otmd plan`.
 
-Tested with transformers 5.0.0 and 5.24.0, which the tests of this project run it against.
+Tested with transformers 5.24.0, which the tests of this project run it against.
 """
 
 import json
