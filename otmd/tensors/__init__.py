@@ -5,16 +5,22 @@ preference rule. Everything is computed in float64, which the device must suppor
 package imports torch; ``import otmd`` does not.
 """
 
+from otmd.tensors.levels import TensorLevel, draft_level
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
 from otmd.tensors.rates import TensorRatioCurve, greedy_rates, target_only_rates
 from otmd.tensors.strata import TensorStrata, stratify
+from otmd.tensors.trees import TensorLayerVerification, TreeVerdict
 
 __all__ = [
+    "TensorLayerVerification",
+    "TensorLevel",
     "TensorPreference",
     "TensorRatioCurve",
     "TensorStrata",
     "TensorVerdict",
+    "TreeVerdict",
+    "draft_level",
     "greedy_rates",
     "probs_from_logits",
     "stratify",
