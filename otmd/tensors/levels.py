@@ -1,4 +1,4 @@
-"""One level of draft trees on a device: strata of the most likely tokens after every node, and drafts from them.
+"""One level of draft trees on a device: strata of the most likely tokens after each node, and their drafts.
 
 :class:`otmd.Stratified` says what the law is. :mod:`otmd.tensors.trees` verifies trees of such levels.
 """

@@ -59,7 +59,7 @@ def refuse_rows(name: str, probs: Tensor, broken: Tensor) -> None:
 
 
 def draw_tokens(masses: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw one index (…) of each row (…, V) of masses ≥ 0 in float64; −1 where their sum is 0 or not finite."""
+    """Draw an index (…) of each row (…, V) of masses ≥ 0 in float64; −1 for a sum of 0 or not finite."""
     reached = masses.cumsum(dim=-1)
     total = reached[..., -1:]
     options = {"dtype": torch.float64, "device": masses.device}

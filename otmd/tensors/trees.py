@@ -1,14 +1,14 @@
 """Draft trees from strata, drafted level by level and verified layer by layer on a device.
 
-The verifier is that of :class:`otmd.trees.LayerVerification`, and ``docs/theory_trees.md`` proves it lossless.
-Its sweep (:mod:`otmd.verifiers.pair_sweep`) takes all pairs of a layer at once. Let t = w M be the target of a
-pair, q the probability that it is drafted. A cell is one slot and a class of tokens with similar t/q. Cells are
-taken class by class, and A of a cell is the product of the other slots' s before it. With any B ≥ A,
+The verifier is :class:`otmd.trees.LayerVerification`; ``docs/theory_trees.md`` proves that it is lossless.
+Here its sweep (:mod:`otmd.verifiers.pair_sweep`) takes all pairs of a layer at once. Let t = w M be a target
+and q the probability that the pair is drafted. A cell is one slot and a class of tokens with similar t/q.
+Cells are taken class by class, and A of a cell is the product of the other slots' s before it. If B ≥ A,
 
     c = min(1, t/(B q)),    a = A c q ≤ t
 
-is lossless. So B is 1 at first, and from it follow c, then s, then A of all cells. With this A as B, c can only
-grow, so s and the next A can only fall: every round is lossless, and accepts at least as much as the one before.
+is lossless. So B is 1 at first; c follows from it, then s, then A of all cells. With this A as B, c can only
+grow, so s and the next A can only fall: every round is lossless, and accepts at least what the last one did.
 
 As in the pair sweep, the tokens that were thinned (c < 1) are then taken after all others, if that is better.
 """
@@ -61,8 +61,8 @@ class TreeVerdict(NamedTuple):
 class TensorLayerVerification:
     """:class:`otmd.trees.LayerVerification` for the trees of a batch, drafted by :func:`draft_level`.
 
-    The nodes of a tree are the root, then the drafts of the first level, node by node, then those of the second,
-    and so on: N in all. A draft that is −1 is a node that does not exist; its row in ``target_probs`` is ignored.
+    The nodes of a tree are the root, then the drafts of the first level, node by node, then those of the
+    second, and so on: N in all. A draft that is −1 is no node, and its row in ``target_probs`` is ignored.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class TensorLayerVerification:
     levels : sequence of TensorLevel
         All levels of the trees, the root's first, with all drafts that were drawn.
     validate : bool
-        Whether rows that are no distribution, and drafts that were not drawn from the strata, are a ValueError;
-        the host then waits for the device. If not, the output token of such a tree is −1.
+        Whether rows that are no distribution, and levels whose drafts were not drawn from their strata, are a
+        ValueError; the host then waits for the device. If not, the output token of such a tree is −1.
 
     Attributes
     ----------
@@ -271,7 +271,7 @@ def _sweep_cells(target: Tensor, probs: Tensor, cell: Tensor, shape: tuple[int, 
     others = target.new_ones((len(target), shape[0] * shape[1]))
     for _ in range(_NUM_ROUNDS):
         # c q = min(q, t/B)
-        offered = torch.minimum(probs, target * (1.0 / others.clamp(min=_TINY)).gather(-1, cell))
+        offered = torch.minimum(probs, target / others.clamp(min=_TINY).gather(-1, cell))
         mass = torch.zeros_like(others).scatter_add_(-1, cell, offered).unflatten(1, shape)
         # s after each class, and before it
         after = (1.0 - mass.cumsum(dim=1)).clamp(min=0.0)
@@ -361,7 +361,7 @@ def _is_drawn(level: TensorLevel, num_above: int, vocab_size: int) -> Tensor:
     mass = mass.scatter_add_(-1, number.clamp(0, count), inclusion)[..., :count]
     slot = torch.arange(count, device=nodes.device)
     exists, draft = drafts >= 0, drafts.clamp(0, num_tokens - 1)
-    is_drawn = (number.gather(-1, draft) == slot) & (inclusion.gather(-1, draft) > 0)
+    is_drawn = number.gather(-1, draft) == slot
     is_full = (mass - 1.0).abs() <= 1e-6
     valid = valid & torch.where(exists, is_drawn & is_full, mass == 0.0).all(dim=-1)
     return (valid & (inclusion >= 0).all(dim=-1)).all(dim=-1) & (times[:, 1:] <= 1).all(dim=-1)
