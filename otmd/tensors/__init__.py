@@ -1,7 +1,7 @@
-"""Rates on torch tensors with any leading axes, computed on the tensors' device.
+"""Rates and verifiers on torch tensors with any leading axes, computed on the tensors' device.
 
-The optimum for drafts with replacement, the rates of five verifiers, and stratified drafts with the
-preference rule. Everything is computed in float64, which the device must support (CPU, CUDA). Importing this
+The optimum for drafts with replacement, the rates of five verifiers, stratified drafts with the preference
+rule, and whole draft trees. Everything is computed in float64, which the device must support (CPU, CUDA). Importing this
 package imports torch; ``import otmd`` does not.
 """
 
