@@ -1,8 +1,8 @@
 """Rates and verifiers on torch tensors with any leading axes, computed on the tensors' device.
 
 The optimum for drafts with replacement, the rates of five verifiers, stratified drafts with the preference
-rule, and whole draft trees. Everything is computed in float64, which the device must support (CPU, CUDA). Importing this
-package imports torch; ``import otmd`` does not.
+rule, and whole draft trees. Everything is computed in float64, which the device must support (CPU, CUDA).
+Importing this package imports torch; ``import otmd`` does not.
 """
 
 from otmd.tensors.levels import TensorLevel, draft_level
