@@ -13,6 +13,7 @@ import otmd
 from otmd.audit import losslessness
 
 torch = pytest.importorskip("torch")
+tensors = pytest.importorskip("otmd.tensors")
 PAGE = Path(ROOT, "docs", "for_engine_authors.md")
 
 
@@ -22,8 +23,7 @@ def engine() -> SimpleNamespace:
 
 
 def page_source() -> str:
-    [source] = [code for language, _, code in code_blocks(PAGE.read_text()) if language == "python"]
-    return source
+    return "\n".join(code for lang, _, code in code_blocks(PAGE.read_text()) if lang == "python")
 
 
 def functions(source: str) -> SimpleNamespace:
@@ -147,3 +147,93 @@ def test_acceptance_where_few_tokens_have_mass(engine, n: int) -> None:
     made = engine.make_strata(q, n, 6)
     _, which = engine.verify(p, *made, engine.draft(made[1], made[2], n))
     assert abs((which >= 0).double().mean().item() - 0.7) < 6 * np.sqrt(0.25 / 50_000)
+
+
+# ---------------------------------------------------------------- whole trees
+
+
+def trees_of_the_page(engine, dtype: torch.dtype, count: int = 30):
+    """Levels of 3 drafts after the root, then of 2 after two of its drafts or none, and the target's rows."""
+    torch.manual_seed(4)
+    rng = np.random.default_rng(4)
+    q = torch.tensor(rng.dirichlet(np.full(50, 0.4), size=(count, 3))).to(dtype)
+    nodes = torch.tensor([[0, 2], [1, -1], [-1, -1]]).repeat(count // 3, 1)
+    levels = [
+        engine.draft_level(q[:, :1], torch.zeros((count, 1), dtype=torch.int64), 3, 40),
+        engine.draft_level(q[:, 1:], nodes, 2, 40),
+    ]
+    return torch.tensor(rng.dirichlet(np.full(50, 0.4), size=(count, 8))).to(dtype), levels
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_page_scores_trees_as_the_package_does(engine, dtype: torch.dtype) -> None:
+    target, levels = trees_of_the_page(engine, dtype)
+    scores, ends, _ = engine.score_tree(target, levels)
+    same = []
+    for nodes, tokens, number, inclusion, drafts in levels:
+        # In the package a node that does not exist drafts nothing.
+        none = nodes[..., None] < 0
+        same.append(
+            tensors.TensorLevel(
+                nodes,
+                tokens,
+                torch.where(none, drafts.shape[-1], number),
+                torch.where(none, 0.0, inclusion),
+                torch.where(none, -1, drafts),
+            )
+        )
+    rule = tensors.TensorLayerVerification(target, same)
+    assert (scores - rule.scores).abs().max() < 1e-12
+    assert (ends - rule.end_probs).abs().max() < 1e-12
+    assert (scores[:, 4:].sum(dim=-1) > 0).sum() > 10
+
+
+def test_paths_of_the_page_end_as_they_should(engine) -> None:
+    """The frequencies of 20,000 ends of one tree; six standard errors."""
+    target, levels = trees_of_the_page(engine, torch.float64)
+    count = 20_000
+    one_tree = [tuple(x[:1].expand(count, *x.shape[1:]) for x in level) for level in levels]
+    rows = target[:1].expand(count, -1, -1)
+    _, ends, _ = engine.score_tree(target[:1], [tuple(x[:1] for x in level) for level in levels])
+    path, length, token = engine.verify_tree(rows, one_tree)
+    last = path.gather(1, (length - 1).clamp(min=0)[:, None])[:, 0]
+    node = torch.where(length > 0, last, 0)
+    seen = torch.bincount(node, minlength=8) / count
+    assert ((seen - ends[0]).abs() < 6 * (ends[0] / count).sqrt() + 1e-9).all()
+    assert ((path >= 0).sum(dim=-1) == length).all()
+    # The second level is after the drafts 0 and 2 of the root, in rows 1 and 3.
+    parents = torch.tensor([1, 1, 3, 3])
+    deep = path[length == 2]
+    assert (parents[deep[:, 1] - 4] == deep[:, 0]).all()
+    assert (rows[0, 0, token] > 0).all()
+
+
+def test_the_audit_of_a_tree_of_one_level(engine) -> None:
+    """The first token of trees of one level; a false alarm with probability ALARM over the seed.
+
+    A control drops the drafts that the target finds unlikely, with their strata.
+    """
+    p, q = (torch.tensor(x) for x in RANDOM)
+
+    def run(drafts: np.ndarray, dropped: bool = False) -> np.ndarray:
+        root = torch.zeros((len(drafts), 1), dtype=torch.int64)
+        nodes, tokens, number, inclusion, drawn = engine.draft_level(
+            q.expand(len(drafts), 1, -1), root, 4, 200
+        )
+        if dropped:
+            drop = p[tokens.gather(-1, drawn)] < 0.01
+            lost = torch.nn.functional.pad(drop, (0, 1)).gather(-1, number)
+            number, drawn = torch.where(lost, 4, number), torch.where(drop, -1, drawn)
+        level = nodes, tokens, number, inclusion, drawn
+        path, length, token = engine.verify_tree(p.expand(len(drafts), 5, -1), [level])
+        ids = engine.tokens_of(level).gather(1, (path - 1).clamp(min=0))[:, 0]
+        return torch.where(length > 0, ids, token).numpy()
+
+    law = otmd.Stratified(RANDOM[1], 4)
+    for dropped in (False, True):
+        torch.manual_seed(6)
+        decide = lambda drafts, dropped=dropped: run(drafts, dropped)  # noqa: E731
+        found = losslessness(
+            decide, RANDOM[0], law, SAMPLES, ALARM, batched=True, rng=np.random.default_rng(2)
+        )
+        assert found.faulty == dropped

@@ -1,20 +1,26 @@
-"""Rates on torch tensors with any leading axes, computed on the tensors' device.
+"""Rates and verifiers on torch tensors with any leading axes, computed on the tensors' device.
 
-The optimum for drafts with replacement, the rates of five verifiers, and stratified drafts with the
-preference rule. Everything is computed in float64, which the device must support (CPU, CUDA). Importing this
-package imports torch; ``import otmd`` does not.
+The optimum for drafts with replacement, the rates of five verifiers, stratified drafts with the preference
+rule, and whole draft trees. Everything is computed in float64, which the device must support (CPU, CUDA).
+Importing this package imports torch; ``import otmd`` does not.
 """
 
+from otmd.tensors.levels import TensorLevel, draft_level
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
 from otmd.tensors.rates import TensorRatioCurve, greedy_rates, target_only_rates
 from otmd.tensors.strata import TensorStrata, stratify
+from otmd.tensors.trees import TensorLayerVerification, TreeVerdict
 
 __all__ = [
+    "TensorLayerVerification",
+    "TensorLevel",
     "TensorPreference",
     "TensorRatioCurve",
     "TensorStrata",
     "TensorVerdict",
+    "TreeVerdict",
+    "draft_level",
     "greedy_rates",
     "probs_from_logits",
     "stratify",

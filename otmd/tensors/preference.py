@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from otmd.probabilities import validate_count, wrong
-from otmd.tensors.probabilities import check_tensors, checked_pair, checked_probs
+from otmd.tensors.probabilities import (
+    check_tensors,
+    checked_pair,
+    checked_probs,
+    draw_tokens,
+)
 from otmd.tensors.strata import TensorStrata
 
 # The lower ends of classes of p/q_j, for two orders, as otmd.Preference has classes of p/Σ q.
@@ -192,12 +197,7 @@ class TensorPreference:
         index = by_rank.gather(-1, first)
         missing = (self._target - self.accepted).clamp(min=0.0)
         empty = missing.sum(dim=-1, keepdim=True) <= 0
-        reached = torch.where(empty, self._target, missing).cumsum(dim=-1)
-        total = reached[..., -1:]
-        # Less than 1, so that no token beyond the last one with mass is drawn.
-        uniform = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
-        drawn = torch.searchsorted(reached, uniform * total, right=True)
-        drawn = drawn.clamp(max=self._target.shape[-1] - 1)
+        drawn = draw_tokens(torch.where(empty, self._target, missing), generator)[..., None]
         token = torch.where(any_kept, draft_tokens.gather(-1, index), drawn)
         drafted, first_index = (draft_tokens == token).max(dim=-1, keepdim=True)
         index = torch.where(any_kept, index, torch.where(drafted, first_index, -1))

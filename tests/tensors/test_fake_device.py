@@ -59,7 +59,26 @@ def curve(x: Arguments) -> tensors.TensorRatioCurve:
     return tensors.TensorRatioCurve(x["p"], x["q"], validate=False)
 
 
+def levels(x: Arguments) -> list[tensors.TensorLevel]:
+    q = x["q"].expand(2, 4, 50)
+    return [
+        tensors.draft_level(q[:, :1], 4, 20, validate=False),
+        tensors.draft_level(q, 1, 20, validate=False),
+    ]
+
+
+def layers(x: Arguments) -> tensors.TensorLayerVerification:
+    return tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x), validate=False)
+
+
 CALLS: dict[str, Callable[[Arguments], object]] = {
+    "TensorLayerVerification": lambda x: repr(layers(x)),
+    "TensorLayerVerification.residual_probs": lambda x: layers(x).residual_probs(
+        x["drafts"][:, 0, 0]
+    ),
+    "TensorLayerVerification.verify": lambda x: layers(x).verify(),
+    "TensorLevel.draft_tokens": lambda x: levels(x)[1].draft_tokens,
+    "TensorLevel.parents": lambda x: levels(x)[1].parents,
     "TensorPreference.for_strata": lambda x: prepared(x).accepted,
     "TensorPreference.verify": lambda x: prepared(x).verify(x["drafts"]),
     "TensorPreference.with_replacement": lambda x: tensors.TensorPreference.with_replacement(
@@ -73,6 +92,7 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     ),
     "TensorStrata.num_drafts": lambda x: strata(x).num_drafts,
     "TensorStrata.sample": lambda x: strata(x).sample(),
+    "draft_level": lambda x: levels(x),
     "greedy_rates": lambda x: tensors.greedy_rates(x["p"], x["q"], COUNT, validate=False),
     "probs_from_logits": lambda x: (
         tensors.probs_from_logits(x["p"], 0.0),
@@ -124,6 +144,8 @@ BROKEN: dict[str, Callable[[Arguments], object]] = {
     "mixed": lambda x: x["p"] + torch.arange(50),
     "checked values": lambda x: tensors.TensorRatioCurve(x["p"], x["q"]),
     "checked strata": lambda x: tensors.stratify(x["q"], COUNT),
+    "checked levels": lambda x: tensors.draft_level(x["p"], COUNT, 5),
+    "checked trees": lambda x: tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x)),
     "checked drafts": lambda x: tensors.TensorPreference.with_replacement(x["p"], x["q"], COUNT),
 }
 

@@ -1,0 +1,148 @@
+"""One level of draft trees on a device: strata of the most likely tokens after each node, and their drafts.
+
+:class:`otmd.Stratified` says what the law is. :mod:`otmd.tensors.trees` verifies trees of such levels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from otmd.probabilities import validate_count, wrong
+from otmd.tensors.probabilities import are_distributions, check_tensor, refuse_rows
+
+
+class TensorLevel(NamedTuple):
+    """The drafts after some nodes of one layer of every tree of a batch; see :func:`draft_level`.
+
+    Attributes
+    ----------
+    nodes : torch.Tensor of int64, shape (B, D)
+        The drafting nodes, as indices among the drafts of the level above (0 is the root); −1 for none.
+    tokens : torch.Tensor of int64, shape (B, D, k)
+        The k most likely tokens after each node.
+    number : torch.Tensor of int64, shape (B, D, k)
+        Their strata, 0 to n − 1; n for a token that is in none.
+    inclusion : torch.Tensor of float64, shape (B, D, k)
+        The probability of each token to be the draft of its stratum.
+    drafts : torch.Tensor of int64, shape (B, D, n)
+        The draft of each stratum, as an index among the k tokens; −1 for a stratum without tokens.
+    """
+
+    nodes: Tensor
+    tokens: Tensor
+    number: Tensor
+    inclusion: Tensor
+    drafts: Tensor
+
+    @property
+    def draft_tokens(self) -> Tensor:
+        """The drafted tokens, shape (B, D n), node by node; −1 for a stratum without tokens."""
+        tokens = self.tokens.gather(-1, self.drafts.clamp(min=0))
+        return torch.where(self.drafts >= 0, tokens, -1).flatten(1)
+
+    @property
+    def parents(self) -> Tensor:
+        """The node before each draft, shape (B, D n), as an index among the drafts of the level above."""
+        return self.nodes.repeat_interleave(self.drafts.shape[-1], dim=-1)
+
+
+def draft_level(
+    draft_probs: Any,
+    num_drafts: int,
+    num_tokens: int,
+    nodes: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    validate: bool = True,
+) -> TensorLevel:
+    """Draft one token from each of n strata after every given node of a layer.
+
+    The strata are those of :class:`otmd.Stratified` for the k most likely tokens. Where fewer than n tokens
+    have mass, each of them is a stratum, and the other strata have no draft.
+
+    Parameters
+    ----------
+    draft_probs : torch.Tensor, shape (B, D, V)
+        q after each drafting node; float16, bfloat16, float32 or float64.
+    num_drafts : int
+        n.
+    num_tokens : int
+        k, n ≤ k ≤ V. The rule is lossless for every k.
+    nodes : torch.Tensor of int64, shape (B, D), optional
+        The drafting nodes, each at most once, as indices among the drafts of the level above; −1 for none.
+        They may depend on all drafts above. By default all drafts of the level above, or the root.
+    generator : torch.Generator, optional
+        A generator of the tensor's device; without it the device's default generator.
+    validate : bool
+        Whether rows that are no distribution are a ValueError; the host then waits for the device.
+
+    Raises
+    ------
+    ValueError
+        For a wrong shape, or k < n; with ``validate`` for rows as above.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from otmd.tensors import draft_level
+    >>> level = draft_level(torch.tensor([[[0.5, 0.3, 0.2, 0.0]]]), num_drafts=2, num_tokens=3)
+    >>> level.number
+    tensor([[[0, 1, 1]]])
+    """
+    count = validate_count("num_drafts", num_drafts)
+    top = validate_count("num_tokens", num_tokens, minimum=count)
+    check_tensor("draft_probs", draft_probs)
+    if draft_probs.ndim != 3:
+        raise wrong("draft_probs", f"shape {tuple(draft_probs.shape)}", "(B, D, V)")
+    if top > draft_probs.shape[-1]:
+        raise wrong("num_tokens", top, f"at most {draft_probs.shape[-1]}, the vocabulary")
+    if nodes is None:
+        nodes = torch.arange(draft_probs.shape[1], device=draft_probs.device)
+        nodes = nodes.expand(draft_probs.shape[:2])
+    check_indices("nodes", nodes, tuple(draft_probs.shape[:2]), draft_probs.device)
+    if validate:
+        refuse_rows("draft_probs", draft_probs, (nodes >= 0) & ~are_distributions(draft_probs))
+    mass, tokens = draft_probs.detach().topk(top)
+    mass = torch.where(nodes[..., None] >= 0, mass.double(), 0.0)
+    number = _strata(mass, count)
+    total = mass.new_zeros((*nodes.shape, count + 1)).scatter_add_(-1, number, mass)
+    inclusion = torch.where(number < count, mass / total.gather(-1, number), 0.0)
+    drafts = _draw_from_strata(number, inclusion, count, generator)
+    return TensorLevel(nodes, tokens, number, inclusion, drafts)
+
+
+def _strata(mass: Tensor, count: int) -> Tensor:
+    """The strata of tokens with descending masses (…, k); ``count`` for a token without mass."""
+    after = mass.flip(-1).cumsum(-1).flip(-1)
+    index = torch.arange(mass.shape[-1], device=mass.device)
+    first = slice(None, count - 1)
+    heavy = mass[..., first] * (count - index[first]) >= after[..., first]
+    alone = heavy.cumprod(-1).sum(-1, keepdim=True)
+    rest = after.gather(-1, alone)
+    # The small number outweighs rounding, so that no stratum is empty.
+    share = ((rest - after) * (count - alone) / rest + 1e-9).nan_to_num(0.0)
+    number = torch.where(index < alone, index, alone + share.floor().long()).clamp(max=count - 1)
+    return torch.where(mass > 0, number, count)
+
+
+def _draw_from_strata(
+    number: Tensor, inclusion: Tensor, count: int, generator: torch.Generator | None
+) -> Tensor:
+    """One index of each stratum (…, n), −1 where it has none. The strata lie side by side."""
+    shape = (*number.shape[:-1], count)
+    slot = torch.arange(count, device=number.device).expand(shape).contiguous()
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=number.device)
+    drawn = torch.searchsorted(inclusion.cumsum(-1), slot + uniform, right=True)
+    first, end = (torch.searchsorted(number, slot, right=right) for right in (False, True))
+    return torch.where(first < end, drawn.clamp(first, end - 1), -1)
+
+
+def check_indices(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Raise ValueError unless ``value`` holds int64 of this shape on this device."""
+    if value.shape != shape or value.dtype != torch.int64:
+        given = f"{value.dtype} of shape {tuple(value.shape)}"
+        raise wrong(name, given, f"torch.int64 of shape {shape}")
+    if value.device != device:
+        raise wrong(name, f"device {value.device}", f"{device}, that of the probabilities")
