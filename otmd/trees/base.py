@@ -152,7 +152,10 @@ class Context:
 
     def __init__(self, target_model: Model, law: TreeLaw) -> None:
         self.law = law
-        self.target = cache(partial(_distribution, "target_model", target_model))
+        self._target_model = target_model
+        # The target is not asked before the tree is drawn, so sizes are compared when both are known.
+        self._target_size = self._draft_size = 0
+        self.target = cache(self._target)
         self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
         self.node_law = cache(self._node_law)
         self.rule = cache(
@@ -161,11 +164,22 @@ class Context:
             )
         )
 
+    def _target(self, prefix: Prefix) -> FloatArray:
+        probs = _distribution("target_model", self._target_model, prefix)
+        self._target_size = probs.size
+        self._compare_sizes()
+        return probs
+
     def _node_law(self, prefix: Prefix, state: Hashable) -> DraftLaw | None:
         law = self.law.node_law(self.draft(prefix), state)
         if law is not None:
-            validate_same_vocabulary(self.target(()), law.vocab_size)
+            self._draft_size = law.vocab_size
+            self._compare_sizes()
         return law
+
+    def _compare_sizes(self) -> None:
+        if self._target_size and self._draft_size:
+            validate_same_vocabulary(np.empty(self._target_size), self._draft_size)
 
 
 def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:

@@ -364,7 +364,7 @@ class _Pairs:
 
 
 def node_slots(law: DraftLaw) -> Slots:
-    """The slots of independent drafts. A deterministic draft is a slot of its own: they come first, ascending."""
+    """The slots of independent drafts: each deterministic one first, ascending, as a slot of its own."""
     deterministic, random = law.position_structure()
     assert random is None or isinstance(random, Slots)
     if random is not None and not deterministic.size:
