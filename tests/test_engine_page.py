@@ -206,34 +206,3 @@ def test_paths_of_the_page_end_as_they_should(engine) -> None:
     deep = path[length == 2]
     assert (parents[deep[:, 1] - 4] == deep[:, 0]).all()
     assert (rows[0, 0, token] > 0).all()
-
-
-def test_the_audit_of_a_tree_of_one_level(engine) -> None:
-    """The first token of trees of one level; a false alarm with probability ALARM over the seed.
-
-    A control drops the drafts that the target finds unlikely, with their strata.
-    """
-    p, q = (torch.tensor(x) for x in RANDOM)
-
-    def run(drafts: np.ndarray, dropped: bool = False) -> np.ndarray:
-        root = torch.zeros((len(drafts), 1), dtype=torch.int64)
-        nodes, tokens, number, inclusion, drawn = engine.draft_level(
-            q.expand(len(drafts), 1, -1), root, 4, 200
-        )
-        if dropped:
-            drop = p[tokens.gather(-1, drawn)] < 0.01
-            lost = torch.nn.functional.pad(drop, (0, 1)).gather(-1, number)
-            number, drawn = torch.where(lost, 4, number), torch.where(drop, -1, drawn)
-        level = nodes, tokens, number, inclusion, drawn
-        path, length, token = engine.verify_tree(p.expand(len(drafts), 5, -1), [level])
-        ids = engine.tokens_of(level).gather(1, (path - 1).clamp(min=0))[:, 0]
-        return torch.where(length > 0, ids, token).numpy()
-
-    law = otmd.Stratified(RANDOM[1], 4)
-    for dropped in (False, True):
-        torch.manual_seed(6)
-        decide = lambda drafts, dropped=dropped: run(drafts, dropped)  # noqa: E731
-        found = losslessness(
-            decide, RANDOM[0], law, SAMPLES, ALARM, batched=True, rng=np.random.default_rng(2)
-        )
-        assert found.faulty == dropped
