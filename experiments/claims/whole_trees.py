@@ -1,0 +1,389 @@
+"""Tokens per step of verifiers of whole trees, at positions of texts that the target samples.
+
+    python -m experiments whole_trees
+
+The pairs and prompts are those of ``positions.py``. At every eighth token of a text a draft tree is drawn for
+each law and shape, both models read all trees, and every rule of that law decides on the same tree. Of each
+rule the tokens per step are estimated without bias given the position, with less variance than by counting
+what it emits: over its decisions on the tree they are averaged exactly.
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+
+import otmd
+from experiments.claims.positions import MODELS, chosen_prompts
+from experiments.claims.tree_leads import leads
+from experiments.runner import run
+from experiments.texts import after_prompt, load_models
+from otmd import Processing
+from otmd.laws import DraftLaw
+from otmd.models import Draft, LanguageModel
+from otmd.models.continuations import Continuations
+from otmd.models.language_models import sample_token
+from otmd.models.variants import pack_weights
+from otmd.probabilities import FloatArray
+from otmd.trees import (
+    BlockVerification,
+    GreedyMultiPath,
+    IIDPaths,
+    LayerVerification,
+    MostLikelyTree,
+    SubtreeVerification,
+    TokenLevel,
+    TokenTree,
+    Traversal,
+    TreeLaw,
+    TreeVerifier,
+    budget_shape,
+)
+from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.inclusion import states_after
+from otmd.trees.random_choices import RandomChoices, Sampled
+from otmd.trees.verifiers import BottomUp
+
+APART = 8
+STARTS = (0, APART, 2 * APART)
+DEPTH = 8
+"""The levels of trees; texts go on for so many tokens after the last position."""
+
+TEMPERATURES = (0.6, 1.0)
+FULL = "skip:13,15,17"
+"""The draft that is also measured near temperature 0, and with half of the drafts."""
+
+COLD, FEW, BUDGET = 0.1, 8, 16
+
+RANK_RATES = (0.6, 0.2, 0.1, 0.05)
+"""Acceptance rates of the drafts of a node for which the uneven shapes are the best."""
+
+BOUND = "inclusion bound"
+
+
+class Candidate(NamedTuple):
+    """A law of trees of one shape, and the rules that verify them.
+
+    ``budget`` counts the drafts; ``tree`` makes the law of the tree from the draft model.
+    """
+
+    budget: int
+    law: str
+    shape: str
+    tree: Callable[[Model], TreeLaw]
+    rules: dict[str, TreeVerifier]
+
+
+NODE_LAWS: dict[str, tuple[Callable[[FloatArray, int], DraftLaw], dict[str, TreeVerifier]]] = {
+    "strata": (
+        otmd.Stratified,
+        {
+            "token level": TokenLevel(otmd.Preference()),
+            "node by node": SubtreeVerification(),
+            "layer": LayerVerification(),
+        },
+    ),
+    "without replacement": (
+        otmd.WithoutReplacement,
+        {"token level": TokenLevel(otmd.RecursiveRejection()), "Traversal": Traversal()},
+    ),
+    "greedy": (
+        otmd.Greedy,
+        {"token level": TokenLevel(otmd.Preference()), "node by node": SubtreeVerification()},
+    ),
+}
+PATHS: dict[str, TreeVerifier] = {
+    "token level": TokenLevel(otmd.Preference()),
+    "K-SEQ": TokenLevel(otmd.KSequential()),
+    "GBV": GreedyMultiPath(),
+    "layer": LayerVerification(),
+}
+ONE_PATH: dict[str, TreeVerifier] = {
+    "token level": TokenLevel(otmd.Preference()),
+    "block": BlockVerification(),
+}
+MOST_LIKELY = "most likely"
+CERTAIN: dict[str, TreeVerifier] = {"target only": TokenLevel(otmd.TargetOnly())}
+SHAPES = {FEW: ((2, 4), (4, 2)), BUDGET: ((2, 8), (4, 4))}
+"""Numbers of paths and levels by the budget: all paths part at the root."""
+
+
+def candidates(budgets: Sequence[int]) -> Iterator[Candidate]:
+    """Every law and shape that is measured, and a single path, which is among the shapes of every budget."""
+    for budget in budgets:
+        even = {f"{k}×{depth}": (k, depth) for k, depth in SHAPES[budget]}
+        shapes: dict[str, Any] = {name: (k, *[1] * (d - 1)) for name, (k, d) in even.items()}
+        shapes["uneven"] = budget_shape(RANK_RATES, budget, DEPTH)
+        for law, (kind, rules) in NODE_LAWS.items():
+            for name, shape in shapes.items():
+                tree = partial(TokenTree, branching=shape, law=kind)
+                yield Candidate(budget, law, name, tree, rules)
+        for name, (k, depth) in even.items():
+            paths = partial(IIDPaths, num_paths=k, depth=depth)
+            yield Candidate(budget, "paths", name, paths, PATHS)
+        tree = partial(MostLikelyTree, budget=budget, depth=DEPTH)
+        yield Candidate(budget, MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
+    path = partial(TokenTree, branching=[1] * DEPTH)
+    yield Candidate(DEPTH, "one path", f"1×{DEPTH}", path, ONE_PATH)
+
+
+class Reader:
+    """A model's distributions after a text and after prefixes that continue it, as a function of these."""
+
+    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
+        self._text = text
+        self._probs = cache(lambda prefix: step(text.logits([prefix])[0][:vocab_size]))
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution (V,) after a prefix."""
+        return self._probs(prefix)
+
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Read many prefixes in one call of the model."""
+        if prefixes:
+            self._text.logits(prefixes)
+
+
+class Growing:
+    """A draft model's answers so far: after ``missing`` prefixes it says that nothing follows."""
+
+    def __init__(self, draft: Reader) -> None:
+        self.missing: set[Prefix] = set()
+        self._draft = draft
+        self._read: set[Prefix] = set()
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution (V,) after a prefix, or zeros."""
+        if prefix in self._read:
+            return self._draft(prefix)
+        self.missing.add(prefix)
+        return np.zeros_like(self._draft(()))
+
+    def grow(self, budget: int) -> set[Prefix]:
+        """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
+        self._read |= self.missing
+        self.missing = set()
+        MostLikelyTree(self, budget, DEPTH).root(self)
+        return self.missing
+
+
+def drawn(
+    listed: Sequence[Candidate], target: Reader, draft: Reader, rng: np.random.Generator
+) -> list[tuple[Context, DraftTree]]:
+    """Draw a tree of each candidate, all of them level by level, and let the target read them."""
+    contexts = [Context(target, candidate.tree(draft)) for candidate in listed]
+    trees = [DraftTree(context, Sampled(rng)) for context in contexts]
+    # The most likely tree is no draw: it grows node by node.
+    certain = [candidate.law == MOST_LIKELY for candidate in listed]
+    most = max(c.budget for c, grows in zip(listed, certain, strict=True) if grows)
+    levels: list[set[Prefix]] = [set() if grows else {()} for grows in certain]
+    nodes: set[Prefix] = set()
+    growing = Growing(draft)
+    while (grown := growing.grow(most)) or any(levels):
+        nodes = nodes.union(*levels)
+        levels = [
+            {prefix for prefix in level if len(prefix) < context.law.depth}
+            for level, context in zip(levels, contexts, strict=True)
+        ]
+        draft.read(sorted(grown.union(*levels)))
+        levels = [
+            {(*prefix, token) for prefix in level for token in _drafts(tree, prefix)}
+            for level, tree in zip(levels, trees, strict=True)
+        ]
+    nodes = nodes.union(*(t.prefixes() for t, grows in zip(trees, certain, strict=True) if grows))
+    target.read(sorted(nodes))
+    return list(zip(contexts, trees, strict=True))
+
+
+def _drafts(tree: DraftTree, prefix: Prefix) -> set[int]:
+    node = tree.node(prefix)
+    return set(node.tokens.tolist()) if node else set()
+
+
+class Refusing(Sampled):
+    """Refuses whatever may be refused, and keeps the probabilities with which it would have been accepted."""
+
+    def __init__(self) -> None:
+        self.accept_probs: list[float] = []
+
+    def accepts(self, prob: float) -> bool:
+        """Never, but the probability is kept."""
+        self.accept_probs.append(prob)
+        return False
+
+    def token(self, probs: FloatArray) -> int:
+        """The last token of a step, which ends it whatever it is."""
+        return 0
+
+
+def expected_tokens(rule: TreeVerifier, context: Context, tree: DraftTree) -> float:
+    """Tokens per step given a drawn tree; of the layer rule, given the drafts above each layer."""
+    if isinstance(rule, LayerVerification):
+        return 1.0 + sum(layer.score - layer.left.sum() for layer in rule.layers(context, tree))
+    if isinstance(rule, TokenLevel):
+        return 1.0 + sum(_reached(rule, context, tree, (), 1.0))
+    lengths: list[int] = []
+    choices = Refusing()
+    if isinstance(rule, BottomUp):
+        _note_lengths(rule, lengths).emit(context, tree, choices)
+    else:
+        depth = context.law.depth
+        rule.emit(context, tree, choices)
+        lengths = list(range(depth, depth - len(choices.accept_probs), -1))
+    tokens, refused = 1.0, 1.0
+    for length, accept in zip(lengths, choices.accept_probs, strict=True):
+        tokens += refused * accept * length
+        refused *= 1.0 - accept
+    return tokens
+
+
+def _note_lengths(rule: BottomUp, lengths: list[int]) -> BottomUp:
+    """The same rule, which notes the length of every prefix that is refused."""
+
+    class Noting(type(rule)):
+        def below(
+            self,
+            prefix: Prefix,
+            prob: float,
+            context: Context,
+            tree: DraftTree,
+            choices: RandomChoices,
+        ) -> Prefix | None:
+            emitted = super().below(prefix, prob, context, tree, choices)
+            if emitted is None:
+                lengths.append(len(prefix))
+            return emitted
+
+    return Noting()
+
+
+def _reached(
+    rule: TokenLevel, context: Context, tree: DraftTree, prefix: Prefix, prob: float
+) -> Iterator[float]:
+    """The probabilities that the rule accepts each draft below a prefix, which it accepts with ``prob``."""
+    node = tree.node(prefix)
+    if node is None:
+        return
+    output = context.rule(rule.verifier, prefix, node.state).conditional_law(node.tokens)
+    for token in np.unique(node.tokens).tolist():
+        accepted = prob * float(output[token])
+        if accepted > 0.0:
+            yield accepted
+            yield from _reached(rule, context, tree, (*prefix, token), accepted)
+
+
+def bound_along(context: Context, text: Sequence[int]) -> float:
+    """The inclusion bound from one text, each level given the text before it.
+
+    At the prefix u of the text the next level's share is Σ_y M(y|u) min(1, min π(v)/M(v)), v being uy and its
+    prefixes: a sum over all tokens instead of the text's.
+    """
+    states: dict[Hashable, float] = {context.law.root(context.draft): 1.0}
+    share, total = 1.0, 1.0
+    for i in range(context.law.depth):
+        prefix = tuple(text[:i])
+        target = context.target(prefix)
+        drafted = np.zeros(target.size)
+        for state, reached in states.items():
+            law = context.node_law(prefix, state)
+            if law is not None:
+                drafted += reached * law.inclusion_probs()
+        total += float(np.minimum(share * target, drafted).sum())
+        states = states_after(context, prefix, states, text[i])
+        share = min(share, sum(states.values()))
+    return total
+
+
+def position_rows(
+    target: Reader,
+    draft: Reader,
+    text: Sequence[int],
+    listed: Sequence[Candidate],
+    rng: np.random.Generator,
+) -> Iterator[dict[str, Any]]:
+    """A row for every candidate and rule at one position, which ``text`` continues."""
+    along = [tuple(text[:i]) for i in range(len(text))]
+    draft.read(along)
+    trees = drawn(listed, target, draft, rng)
+    target.read(along)
+    for candidate in listed:
+        # What is prepared for a tree is given up with it: at a large vocabulary it takes gigabytes.
+        context, tree = trees.pop(0)
+        about = {"budget": candidate.budget, "law": candidate.law, "shape": candidate.shape}
+        for name, rule in candidate.rules.items():
+            yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
+        if candidate.law in {"strata", "paths"}:
+            yield {**about, "rule": BOUND, "tokens": bound_along(context, text)}
+
+
+def sampled(
+    text: Continuations, temperatures: Sequence[float], length: int, rng: np.random.Generator
+) -> list[Prefix]:
+    """A text of the target at each temperature. It does not end: what a tree drafts may not, either."""
+    paths: list[Prefix] = [() for _ in temperatures]
+    for _ in range(length):
+        rows = zip(paths, text.logits(paths), temperatures, strict=True)
+        paths = [(*path, sample_token(logits, t, rng)) for path, logits, t in rows]
+    return paths
+
+
+@cache
+def loaded(pairs: str, draft: str) -> tuple[LanguageModel, Draft]:
+    """The target and a draft; an n-gram draft is fitted on texts that are not among the prompts.
+
+    The pair of two sizes is computed in bfloat16, the dtype of its release, the others in float32.
+    """
+    models = MODELS[pairs]
+    target, [drafting] = load_models(models.target, [models.drafts[draft]], chosen_prompts())
+    if pairs == "sizes":
+        for model in (target, drafting):
+            if isinstance(model, LanguageModel):
+                model.model.to(torch.bfloat16)
+        return target, drafting
+    packed = pack_weights(drafting) if isinstance(drafting, LanguageModel) else drafting
+    return pack_weights(target), packed
+
+
+def prompt_rows(
+    rng: np.random.Generator, prompt: int, draft: str, pairs: str = "layers"
+) -> Iterator[dict[str, Any]]:
+    """Sums over the positions of a prompt's texts, of every candidate and rule."""
+    target, drafting = loaded(pairs, draft)
+    chosen = chosen_prompts()[prompt]
+    full = draft == FULL
+    temperatures = (COLD, *TEMPERATURES) if full else TEMPERATURES
+    listed = list(candidates((FEW, BUDGET) if full else (BUDGET,)))
+    read = partial(after_prompt, target=target, prompt=chosen)
+    length = STARTS[-1] + DEPTH
+    for t, text in zip(temperatures, sampled(read(target), temperatures, length, rng), strict=True):
+        ends = [i for i, token in enumerate(text) if token in target.stop_tokens]
+        texts = read(target), read(drafting)
+        starts = [start for start in STARTS if start <= min(ends, default=length)]
+        rows = []
+        for start in starts:
+            if start:
+                for model in texts:
+                    model.extend(text[start - APART : start])
+            step = Processing(t)
+            readers = [Reader(model, step, target.token_count) for model in texts]
+            following = text[start : start + DEPTH]
+            rows += position_rows(readers[0], readers[1], following, listed, rng)
+        keys = ["budget", "law", "shape", "rule"]
+        sums = pl.DataFrame(rows).group_by(keys, maintain_order=True).agg(pl.col("tokens").sum())
+        about = {"domain": chosen.domain, "temperature": t, "positions": len(starts)}
+        yield from ({**about, **row} for row in sums.to_dicts())
+
+
+def identity(tasks: Sequence[dict[str, Any]]) -> str:
+    """A string that identifies the prompts and models, which are in other files."""
+    names = [prompt.id for prompt in chosen_prompts()]
+    return hashlib.sha256(repr((names, MODELS)).encode()).hexdigest()
+
+
+def main(arguments: list[str]) -> pl.DataFrame:
+    """Measure what is missing, and print the leads."""
+    return run(prompt_rows, arguments, 20.0, data=identity, summarise=leads)

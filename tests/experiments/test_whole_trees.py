@@ -1,0 +1,150 @@
+"""The study of whole trees: its estimates are those of ``otmd``, its shapes are chosen on the other half."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+from models.conftest import WORDS, make_llama, make_tokenizer
+
+import otmd
+from experiments.claims import tree_leads, whole_trees
+from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models.continuations import CachedContinuations
+from otmd.trees import (
+    IIDPaths,
+    TableModel,
+    TokenTree,
+    block_efficiency,
+    inclusion_bound,
+    target_distribution,
+)
+from otmd.trees.base import Context, DraftTree
+from otmd.trees.random_choices import every_outcome
+
+
+def models():
+    return TableModel.random(3, 2, rng=1), TableModel.random(3, 2, rng=2)
+
+
+def small_laws(draft):
+    """A law of small trees, and the rules that the study has for it."""
+    for kind, rules in whole_trees.NODE_LAWS.values():
+        yield TokenTree(draft, (((),), ()), kind), rules
+    yield IIDPaths(draft, 2, 2), whole_trees.PATHS
+    yield TokenTree(draft, (1, 1)), whole_trees.ONE_PATH
+
+
+def test_estimates_have_the_mean_of_what_the_rules_emit():
+    target, draft = models()
+    for law, rules in small_laws(draft):
+        context = Context(target, law)
+        for rule in rules.values():
+
+            def estimate(choices, rule=rule, context=context):
+                return whole_trees.expected_tokens(rule, context, DraftTree(context, choices))
+
+            mean = sum(tokens * prob for tokens, prob in every_outcome(estimate))
+            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+
+
+def test_the_bound_along_texts_has_the_mean_of_the_inclusion_bound():
+    target, draft = (TableModel.random(5, 2, 0.3, rng=seed) for seed in (1, 2))
+    probs = target_distribution(target, 2)
+    for law in (TokenTree(draft, (2, 1), otmd.Stratified), IIDPaths(draft, 2, 2)):
+        context = Context(target, law)
+        bounds = {
+            text: whole_trees.bound_along(context, text)
+            for text in product(range(5), repeat=2)
+            if probs[text] > 0
+        }
+        mean = sum(probs[text] * bound for text, bound in bounds.items())
+        assert mean == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
+        assert max(bounds.values()) - min(bounds.values()) > 0.01
+
+
+def test_the_number_of_drafts_is_the_budget():
+    draft = TableModel.random(30, 1, rng=0)
+    for candidate in whole_trees.candidates((whole_trees.FEW, whole_trees.BUDGET)):
+        law = candidate.tree(draft)
+        if isinstance(law, IIDPaths):
+            assert law.num_paths * law.depth == candidate.budget
+        else:
+            tree = DraftTree(Context(draft, law), whole_trees.Sampled(np.random.default_rng(0)))
+            assert len(tree.prefixes()) - 1 == candidate.budget, candidate
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch):
+    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+    pair = target, load_draft("skip:1,3", target)
+    prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
+    monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
+    monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)
+    monkeypatch.setattr(whole_trees, "STARTS", (0, whole_trees.APART))
+    return pair
+
+
+def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
+    """Verifying and drafting ask nothing of a model that was not read in a call for many."""
+    target, draft = tiny_pair
+    after = partial(whole_trees.after_prompt, target=target)
+    prompt = whole_trees.chosen_prompts()[0]
+    readers = [
+        whole_trees.Reader(
+            after(model, prompt=prompt), whole_trees.Processing(), target.token_count
+        )
+        for model in (target, draft)
+    ]
+    calls = []
+    for reader in readers:
+        text = reader._text
+        assert isinstance(text, CachedContinuations)
+
+        def compute(missing, text=text):
+            calls.append(len(missing))
+            CachedContinuations._compute(text, missing)
+
+        monkeypatch.setattr(text, "_compute", compute)
+    listed = list(whole_trees.candidates((whole_trees.BUDGET,)))
+    rows = whole_trees.position_rows(
+        readers[0], readers[1], [1] * 8, listed, np.random.default_rng(0)
+    )
+    assert len(list(rows)) == sum(len(c.rules) + (c.law in {"strata", "paths"}) for c in listed)
+    # The draft reads the text and each level, the target all trees and the text.
+    assert len(calls) <= 1 + whole_trees.DEPTH + 2
+
+
+def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[tasks]]\nprompt = [0, 1, 2, 3]\ndraft = "skip:1,3"\n')
+    given = {"spec": spec, "parts": tmp_path / "parts", "output": tmp_path / "o.parquet"}
+    options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
+    table = whole_trees.main([*options, "--workers", "1"])
+    assert "0 of 4" not in capsys.readouterr().err
+    means = table.filter(pl.col("over").is_null())
+    assert means["value"].is_between(1.0, 17.0).all()
+    assert (means["low"] <= means["value"]).all()
+    rows = {(r["budget"], r["temperature"], r["name"]): r for r in means.to_dicts()}
+    for (budget, temperature, name), row in rows.items():
+        lead = table.filter(budget=budget, temperature=temperature, name=name, over="strata, layer")
+        base = rows[budget, temperature, "strata, layer"]["value"]
+        if name != "strata, layer":
+            assert lead["value"].item() == pytest.approx(100 * (row["value"] / base - 1))
+    assert whole_trees.main([*options, "--workers", "1"]).equals(table)
+    assert "0 of 4" in capsys.readouterr().err
+
+
+def test_shapes_are_chosen_on_the_other_half():
+    """What is best on one half is the worse of the two on the other."""
+    wide, deep = np.array([3.0, 1.0, 3.0, 1.0]), np.array([1.0, 3.0, 1.0, 3.0])
+    by_shape = {(16, "strata", "layer"): {"wide": wide, "deep": deep}}
+    by_shape[16, "strata", tree_leads.BOUND] = {"wide": wide + 10, "deep": deep + 10}
+    of = tree_leads.chosen(by_shape, (16, "strata", "layer"))
+    assert of.tokens.tolist() == [1.0] * 4
+    assert of.shapes == "deep, wide"
+    bound = tree_leads.chosen(by_shape, (16, "strata", tree_leads.BOUND))
+    assert bound.tokens.tolist() == [11.0] * 4
