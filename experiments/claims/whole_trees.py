@@ -171,37 +171,59 @@ class Growing:
         return self.missing
 
 
-def drawn(
-    listed: Sequence[Candidate], target: Reader, draft: Reader, rng: np.random.Generator
-) -> list[tuple[Context, DraftTree]]:
-    """Draw a tree of each candidate, all of them level by level, and let the target read them."""
-    contexts = [Context(target, candidate.tree(draft)) for candidate in listed]
-    trees = [DraftTree(context, Sampled(rng)) for context in contexts]
-    # The most likely tree is no draw: it grows node by node.
-    certain = [candidate.law == MOST_LIKELY for candidate in listed]
-    most = max(c.budget for c, grows in zip(listed, certain, strict=True) if grows)
-    levels: list[set[Prefix]] = [set() if grows else {()} for grows in certain]
-    nodes: set[Prefix] = set()
+def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[list[Prefix]]:
+    """Draw a tree level by level; before each level, yield its prefixes, which the draft model must read."""
+    level: dict[Prefix, Any] = {(): law.root(draft)}
+    while level:
+        yield list(level)
+        below = {}
+        for prefix, state in level.items():
+            node = law.node_law(draft(prefix), state) if len(prefix) < law.depth else None
+            if node is not None:
+                tokens = node.sample(rng=rng)
+                for token in np.unique(tokens).tolist():
+                    below[*prefix, token] = law.child(state, tokens, token)
+        level = below
+
+
+def redrawn(context: Context, rng: np.random.Generator) -> DraftTree:
+    """The tree of :func:`growth` with the same random numbers, as rules read it."""
+    tree = DraftTree(context, Sampled(rng))
+    level: list[Prefix] = [()]
+    while level:
+        nodes = [(prefix, tree.node(prefix)) for prefix in level]
+        level = [
+            (*prefix, token)
+            for prefix, node in nodes
+            if node is not None
+            for token in np.unique(node.tokens).tolist()
+        ]
+    return tree
+
+
+def read_trees(
+    listed: Sequence[Candidate], seeds: Sequence[int], target: Reader, draft: Reader
+) -> None:
+    """Let the draft model read the trees of all candidates, level by level, then the target.
+
+    The trees are not kept: the laws of all nodes of all trees take gigabytes at a large vocabulary.
+    """
+    most = max(candidate.budget for candidate in listed if candidate.law == MOST_LIKELY)
     growing = Growing(draft)
-    while (grown := growing.grow(most)) or any(levels):
-        nodes = nodes.union(*levels)
-        levels = [
-            {prefix for prefix in level if len(prefix) < context.law.depth}
-            for level, context in zip(levels, contexts, strict=True)
-        ]
-        draft.read(sorted(grown.union(*levels)))
-        levels = [
-            {(*prefix, token) for prefix in level for token in _drafts(tree, prefix)}
-            for level, tree in zip(levels, trees, strict=True)
-        ]
-    nodes = nodes.union(*(t.prefixes() for t, grows in zip(trees, certain, strict=True) if grows))
+    growths = [
+        growth(candidate.tree(draft), draft, np.random.default_rng(seed))
+        for candidate, seed in zip(listed, seeds, strict=True)
+        if candidate.law != MOST_LIKELY
+    ]
+    nodes: set[Prefix] = set()
+    while True:
+        grown = growing.grow(most)
+        level = {prefix for tree in growths for prefix in next(tree, [])}
+        if not grown and not level:
+            break
+        nodes |= grown | level
+        draft.read(sorted(grown | {prefix for prefix in level if len(prefix) < DEPTH}))
     target.read(sorted(nodes))
-    return list(zip(contexts, trees, strict=True))
-
-
-def _drafts(tree: DraftTree, prefix: Prefix) -> set[int]:
-    node = tree.node(prefix)
-    return set(node.tokens.tolist()) if node else set()
 
 
 class Refusing(Sampled):
@@ -308,11 +330,12 @@ def position_rows(
     """A row for every candidate and rule at one position, which ``text`` continues."""
     along = [tuple(text[:i]) for i in range(len(text))]
     draft.read(along)
-    trees = drawn(listed, target, draft, rng)
     target.read(along)
-    for candidate in listed:
-        # What is prepared for a tree is given up with it: at a large vocabulary it takes gigabytes.
-        context, tree = trees.pop(0)
+    seeds = rng.integers(2**32, size=len(listed)).tolist()
+    read_trees(listed, seeds, target, draft)
+    for candidate, seed in zip(listed, seeds, strict=True):
+        context = Context(target, candidate.tree(draft))
+        tree = redrawn(context, np.random.default_rng(seed))
         about = {"budget": candidate.budget, "law": candidate.law, "shape": candidate.shape}
         for name, rule in candidate.rules.items():
             yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
