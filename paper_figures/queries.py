@@ -539,3 +539,69 @@ def token_level() -> Numbers:
     table = table.filter(pl.col("law") != "one path", rule="optimal at each token")
     short = -table["difference"].to_numpy()
     return {"so": short.max() < 1e-6, "laws": table.height, "low": short.min(), "high": short.max()}
+
+
+# Whole trees.
+
+BUDGET = 16
+"""The drafts of a tree in the claims about whole trees."""
+
+LAYER_RULE = "strata, layer"
+HOPELESS = "ngram:3+context"
+whole_trees = cache(partial(read, "whole_trees"))
+
+
+def signed(row: Numbers) -> str:
+    """A lead in per cent with its interval."""
+    return "{value:+.1f} ({low:+.1f} to {high:+.1f})".format(**row)
+
+
+def tree_leads(over: str, name: str = LAYER_RULE) -> pl.DataFrame:
+    """Leads of a rule over another with 16 drafts, at T = 0.6 and 1, a row for each pair and for all."""
+    table = whole_trees().filter(name=name, over=over, budget=BUDGET)
+    return table.filter(pl.col("temperature") >= 0.6).sort("temperature")
+
+
+def tree_lead(over: str, name: str = LAYER_RULE, published: float = 0.0) -> Numbers:
+    """The lead of a rule over another, on the mean over pairs and on each."""
+    table = tree_leads(over, name)
+    words = []
+    for (draft,), rows in table.group_by("draft", maintain_order=True):
+        label = "all" if draft == "all" else PAIRS[str(draft)][0]
+        words.append((draft != "all", f"{label}: {' and '.join(map(signed, rows.to_dicts()))}"))
+    of_pairs = table.filter(pl.col("draft") != "all")
+    overall = table.filter(draft="all")
+    counts = {
+        "cells": of_pairs.height,
+        "ahead": of_pairs.filter(pl.col("low") > 0).height,
+        "behind": of_pairs.filter(pl.col("high") < 0).height,
+        "reached": of_pairs.filter(pl.col("value") >= published).height,
+    }
+    so = bool((overall["low"] > 0).all())
+    return {"so": so, "leads": "; ".join(text for _, text in sorted(words)), **counts}
+
+
+def layer_over_others(rivals: Sequence[str]) -> Numbers:
+    """The layer rule's lead over other lossless rules, mean over pairs, and at how many of pairs it leads."""
+    words, leading, cells, ahead, behind = [], True, 0, 0, 0
+    for rival in rivals:
+        numbers = tree_lead(rival)
+        overall = tree_leads(rival).filter(draft="all").to_dicts()
+        words.append(f"{rival}: {' and '.join(map(signed, overall))}")
+        leading &= numbers["so"]
+        cells += numbers["cells"]
+        ahead += numbers["ahead"]
+        behind += numbers["behind"]
+    counts = {"cells": cells, "ahead": ahead, "behind": behind}
+    return {"so": leading, "leads": "; ".join(words), **counts}
+
+
+def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
+    """The layer rule near temperature 0, and with hopeless drafts."""
+    words = []
+    for rival in rivals:
+        table = whole_trees().filter(name=LAYER_RULE, over=rival, budget=BUDGET)
+        cold = table.filter(temperature=0.1, draft=PAIR).to_dicts()
+        hopeless = table.filter(draft=HOPELESS, temperature=1.0).to_dicts()
+        words.append(f"{rival}: {' and '.join(map(signed, cold + hopeless))}")
+    return {"leads": "; ".join(words)}

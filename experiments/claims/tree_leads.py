@@ -11,18 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, wrong
 from otmd.study import jackknife
+
+ALL = "all"
+"""The draft of rows that are means over all pairs."""
 
 BOUND = "inclusion bound"
 LAYER = "layer"
+PATH = "one path"
 RANDOM_LAWS = ("strata", "without replacement", "paths")
 TOKEN_LEVEL = {"token level", "K-SEQ"}
 
 EQUAL_DEPTH = ("paths", "GBV", "2×8")
 """Law, rule and shape that are compared with block verification of a path as deep, too."""
-
-PATH = "one path"
 
 Key = tuple[int, str, str]
 
@@ -34,6 +36,9 @@ class Chosen(NamedTuple):
     shapes: str
 
 
+Rules = dict[str, Chosen]
+
+
 def leads(table: pl.DataFrame) -> pl.DataFrame:
     """Tokens per step of every rule, and its lead over every rule with as many drafts.
 
@@ -41,7 +46,8 @@ def leads(table: pl.DataFrame) -> pl.DataFrame:
     ----------
     table : DataFrame
         Sums over the positions of a prompt: ``draft``, ``prompt``, ``temperature``, ``positions``,
-        ``budget``, ``law``, ``shape``, ``rule`` and ``tokens``.
+        ``budget``, ``law``, ``shape``, ``rule`` and ``tokens``. All pairs have the same prompts, else
+        ValueError.
 
     Returns
     -------
@@ -49,62 +55,79 @@ def leads(table: pl.DataFrame) -> pl.DataFrame:
         ``value``, ``low`` and ``high`` are tokens per step where ``over`` is null, else the lead over it in
         per cent. ``name`` and ``over`` are a law and a rule.
     """
+    for (draft,), part in table.group_by("draft", maintain_order=True):
+        if (count := part["prompt"].n_unique()) < table["prompt"].n_unique():
+            raise wrong("table", f"{count} prompts of {draft}", "the same of all pairs")
     rows = []
+    cells: dict[tuple[float, int], list[Rules]] = {}
     for (draft, temperature), part in table.group_by("draft", "temperature", maintain_order=True):
-        positions = part.unique("prompt", maintain_order=True).sort("prompt")["positions"]
-        about = {"draft": draft, "temperature": temperature}
-        about |= {"prompts": positions.len(), "positions": positions.sum()}
-        rows += [about | row for row in _rows(part, positions.to_numpy().astype(float))]
+        positions = part.unique("prompt").sort("prompt")["positions"].to_numpy()
+        about = {"draft": draft, "temperature": temperature, "positions": positions.sum()}
+        for budget, rules in rules_by_budget(part).items():
+            cells.setdefault((float(str(temperature)), budget), []).append(rules)
+            rows += [about | row for row in _rows([rules], budget, positions)]
+    for (temperature, budget), pairs in cells.items():
+        if len(pairs) == table["draft"].n_unique():
+            about = {"draft": ALL, "temperature": temperature}
+            rows += [about | row for row in _rows(pairs, budget, None)]
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def _rows(part: pl.DataFrame, positions: FloatArray) -> Iterator[dict[str, Any]]:
-    """The rows of a pair and temperature."""
+def _rows(
+    pairs: list[Rules], budget: int, positions: FloatArray | None
+) -> Iterator[dict[str, Any]]:
+    """The leads of a temperature and budget, means over pairs; for given positions tokens per step, too."""
+    for name, rule in pairs[0].items():
+        about = {"budget": budget, "name": name, "over": None, "prompts": rule.tokens.size}
+        if positions is not None:
+            yield about | {"shapes": rule.shapes} | _ends(ratios(rule.tokens, positions))
+    for name, over in permutations(pairs[0], 2):
+        about = {"budget": budget, "name": name, "over": over}
+        each_pair = [ratios(rules[name].tokens, rules[over].tokens) for rules in pairs]
+        yield about | _ends(100.0 * (np.mean(each_pair, axis=0) - 1.0))
+
+
+def rules_by_budget(part: pl.DataFrame) -> dict[int, Rules]:
+    """The rules of a pair and temperature by the number of drafts, each with its chosen shapes."""
     by_shape = _with_one_path(tokens_by_shape(part))
-    budgets = sorted({budget for budget, law, _ in by_shape if law != PATH})
-    for budget in budgets:
-        rules = {
+    rules: dict[int, Rules] = {}
+    for budget in sorted({budget for budget, law, _ in by_shape if law != PATH}):
+        rules[budget] = {
             f"{law}, {rule}": chosen(by_shape, (size, law, rule))
             for size, law, rule in by_shape
             if size == budget or law == PATH
         }
         law, rule, shape = EQUAL_DEPTH
         if (tokens := by_shape[budget, law, rule].get(shape)) is not None:
-            rules[f"{law}, {rule}, {shape}"] = Chosen(tokens, shape)
-        for name, of in rules.items():
-            row = {"budget": budget, "name": name, "over": None, "shapes": of.shapes}
-            yield row | _ends(of.tokens, positions, 0.0, 1.0)
-        for (name, of), (over, base) in permutations(rules.items(), 2):
-            row = {"budget": budget, "name": name, "over": over, "shapes": of.shapes}
-            yield row | _ends(of.tokens, base.tokens, 1.0, 100.0)
+            rules[budget][f"{law}, {rule}, {shape}"] = Chosen(tokens, shape)
+    return rules
 
 
 def tokens_by_shape(part: pl.DataFrame) -> dict[Key, dict[str, FloatArray]]:
     """The tokens by prompt (N,) of each budget, law and rule, by the shape of the trees."""
     arrays: dict[Key, dict[str, FloatArray]] = {}
-    keys = ["budget", "law", "rule", "shape"]
-    for (budget, law, rule, shape), rows in part.group_by(keys, maintain_order=True):
-        tokens = rows.sort("prompt")["tokens"].to_numpy()
-        arrays.setdefault((budget, law, rule), {})[shape] = tokens  # pyright: ignore[reportArgumentType]
+    cells = part.sort("prompt").group_by("budget", "law", "rule", "shape", maintain_order=True)
+    for row in cells.agg("tokens").iter_rows(named=True):
+        key = (row["budget"], row["law"], row["rule"])
+        arrays.setdefault(key, {})[row["shape"]] = np.array(row["tokens"])
     return arrays
 
 
 def _with_one_path(
     by_shape: dict[Key, dict[str, FloatArray]],
 ) -> dict[Key, dict[str, FloatArray]]:
-    """Let every law of random drafts choose a single path, of which each rule makes the same."""
+    """Let every law of random drafts choose a single path, of which all its rules make the same."""
     paths = {rule: shapes for (_, law, rule), shapes in by_shape.items() if law == PATH}
     more = {}
     for (budget, law, rule), shapes in by_shape.items():
-        if law in RANDOM_LAWS:
-            same = "token level" if rule in TOKEN_LEVEL else "block"
-            shapes = shapes | paths[same]
         more[budget, law, rule] = shapes
+        if law in RANDOM_LAWS:
+            more[budget, law, rule] |= paths["token level" if rule in TOKEN_LEVEL else "block"]
     return more
 
 
 def chosen(by_shape: dict[Key, dict[str, FloatArray]], key: Key) -> Chosen:
-    """The tokens of a rule in the shapes that yield most on the other half of the prompts.
+    """The tokens of a rule in the shapes that yield most on the held-out half of the prompts.
 
     Where the rule is the bound, the shapes are those of the layer rule.
     """
@@ -114,15 +137,20 @@ def chosen(by_shape: dict[Key, dict[str, FloatArray]], key: Key) -> Chosen:
     number = np.arange(next(iter(measured.values())).size)
     tokens, names = np.zeros(number.size), []
     for half in (0, 1):
-        held_out = number % 2 == half
-        best = max(choosing, key=lambda shape: choosing[shape][~held_out].sum())
-        tokens[held_out] = measured[best][held_out]
+        measuring = number % 2 == half
+        totals = {shape: values[~measuring].sum() for shape, values in choosing.items()}
+        best = max(totals, key=totals.__getitem__)
+        tokens[measuring] = measured[best][measuring]
         names.append(best)
     return Chosen(tokens, ", ".join(dict.fromkeys(names)))
 
 
-def _ends(tokens: FloatArray, base: FloatArray, less: float, unit: float) -> dict[str, float]:
-    """A ratio of sums over prompts, less ``less``, with its interval."""
-    value = tokens.sum() / base.sum() - less
-    low, high = jackknife.interval(value, jackknife.left_out(tokens, base) - less)
-    return {"value": unit * value, "low": unit * low, "high": unit * high}
+def ratios(tokens: FloatArray, base: FloatArray) -> FloatArray:
+    """The ratio of the sums over all prompts, and those without each prompt: shape (1 + N,)."""
+    return np.append(tokens.sum() / base.sum(), jackknife.left_out(tokens, base))
+
+
+def _ends(estimates: FloatArray) -> dict[str, float]:
+    """A value, the first of the estimates, with its interval by the others, those without each prompt."""
+    low, high = jackknife.interval(float(estimates[0]), estimates[1:])
+    return {"value": float(estimates[0]), "low": low, "high": high}

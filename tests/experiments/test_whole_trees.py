@@ -128,14 +128,22 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     means = table.filter(pl.col("over").is_null())
     assert means["value"].is_between(1.0, 17.0).all()
     assert (means["low"] <= means["value"]).all()
-    rows = {(r["budget"], r["temperature"], r["name"]): r for r in means.to_dicts()}
-    for (budget, temperature, name), row in rows.items():
-        lead = table.filter(budget=budget, temperature=temperature, name=name, over="strata, layer")
-        base = rows[budget, temperature, "strata, layer"]["value"]
-        if name != "strata, layer":
-            assert lead["value"].item() == pytest.approx(100 * (row["value"] / base - 1))
+    base = means.filter(name="strata, layer").select("temperature", "budget", base="value")
+    over = table.filter(over="strata, layer").join(base, on=["temperature", "budget"])
+    both = means.join(over, on=["temperature", "budget", "name"], suffix="_lead")
+    # Leads stand there for the pair, and for the mean over the only pair.
+    assert both.height == 2 * (means.height - base.height)
+    expected = 100 * (both["value"] / both["base"] - 1)
+    assert both["value_lead"].to_numpy() == pytest.approx(expected.to_numpy())
     assert whole_trees.main([*options, "--workers", "1"]).equals(table)
     assert "0 of 4" in capsys.readouterr().err
+
+
+def test_a_mean_over_pairs_needs_the_same_prompts():
+    rows = [{"draft": draft, "prompt": prompt} for draft, prompt in (("a", 0), ("a", 1), ("b", 0))]
+    table = pl.DataFrame(rows).with_columns(temperature=1.0, positions=3)
+    with pytest.raises(ValueError, match="1 prompts of b"):
+        tree_leads.leads(table)
 
 
 def test_shapes_are_chosen_on_the_other_half():
