@@ -8,6 +8,7 @@ rule the tokens per step are estimated without bias given the position, with les
 what it emits: over its decisions on the tree they are averaged exactly.
 """
 
+import gc
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, partial
@@ -341,6 +342,9 @@ def position_rows(
             yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
         if candidate.law in {"strata", "paths"}:
             yield {**about, "rule": BOUND, "tokens": bound_along(context, text)}
+        # A context refers to itself, and holds hundreds of megabytes.
+        del context, tree
+        gc.collect()
 
 
 def sampled(
@@ -361,6 +365,8 @@ def loaded(pairs: str, draft: str) -> tuple[LanguageModel, Draft]:
     The pair of two sizes is computed in bfloat16, the dtype of its release, the others in float32.
     """
     models = MODELS[pairs]
+    # The collections of garbage after each tree do not look at what is there already.
+    gc.freeze()
     target, [drafting] = load_models(models.target, [models.drafts[draft]], chosen_prompts())
     if pairs == "sizes":
         for model in (target, drafting):
