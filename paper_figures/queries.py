@@ -21,6 +21,7 @@ ERRORS = 1.96
 LEVEL = 0.05
 SURE = "skip:27,28,29"
 """The overconfident draft."""
+PAIRS_AND_ALL = {draft: label for draft, (label, _) in PAIRS.items()} | {"all": "all pairs"}
 Numbers = dict[str, Any]
 
 positions = cache(read_positions)
@@ -546,62 +547,73 @@ def token_level() -> Numbers:
 BUDGET = 16
 """The drafts of a tree in the claims about whole trees."""
 
-LAYER_RULE = "strata, layer"
+WARM = (0.6, 1.0)
+COLD = 0.1
+LAYER = "strata, layer"
 HOPELESS = "ngram:3+context"
 whole_trees = cache(partial(read, "whole_trees"))
 
 
-def signed(row: Numbers) -> str:
-    """A lead in per cent with its interval."""
-    return "{value:+.1f} ({low:+.1f} to {high:+.1f})".format(**row)
+def signed(rows: Iterable[Numbers]) -> str:
+    """Leads in per cent with their intervals."""
+    words = ("{value:+.1f} ({low:+.1f} to {high:+.1f})".format(**row) for row in rows)
+    return " and ".join(words)
 
 
-def tree_leads(over: str, name: str = LAYER_RULE) -> pl.DataFrame:
-    """Leads of a rule over another with 16 drafts, at T = 0.6 and 1, a row for each pair and for all."""
-    table = whole_trees().filter(name=name, over=over, budget=BUDGET)
-    return table.filter(pl.col("temperature") >= 0.6).sort("temperature")
+def tree_leads(over: str, name: str = LAYER) -> pl.DataFrame:
+    """Leads of a rule over another with 16 drafts, a row for each pair and temperature, and for all pairs."""
+    table = whole_trees().filter(name=name, over=over, budget=BUDGET).sort("temperature")
+    return table.with_columns(label=pl.col("draft").replace_strict(PAIRS_AND_ALL))
 
 
-def tree_lead(over: str, name: str = LAYER_RULE, published: float = 0.0) -> Numbers:
-    """The lead of a rule over another, on the mean over pairs and on each."""
-    table = tree_leads(over, name)
-    words = []
-    for (draft,), rows in table.group_by("draft", maintain_order=True):
-        label = "all" if draft == "all" else PAIRS[str(draft)][0]
-        words.append((draft != "all", f"{label}: {' and '.join(map(signed, rows.to_dicts()))}"))
-    of_pairs = table.filter(pl.col("draft") != "all")
+def counts(cells: pl.DataFrame, least: float = 0.0) -> Numbers:
+    """Number of cells, and of those that are significant, or at least so large."""
+    ahead, behind, reached = (
+        cells.filter(sign).height
+        for sign in (pl.col("low") > 0, pl.col("high") < 0, pl.col("value") >= least)
+    )
+    return {"cells": cells.height, "ahead": ahead, "behind": behind, "reached": reached}
+
+
+def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
+    """The lead of a rule over another on each pair, and whether the mean over pairs leads."""
+    table = tree_leads(over, name).filter(pl.col("temperature").is_in(WARM))
     overall = table.filter(draft="all")
-    counts = {
-        "cells": of_pairs.height,
-        "ahead": of_pairs.filter(pl.col("low") > 0).height,
-        "behind": of_pairs.filter(pl.col("high") < 0).height,
-        "reached": of_pairs.filter(pl.col("value") >= published).height,
-    }
-    so = bool((overall["low"] > 0).all())
-    return {"so": so, "leads": "; ".join(text for _, text in sorted(words)), **counts}
+    words = (
+        f"{label}: {signed(table.filter(label=label).to_dicts())}"
+        for label in PAIRS_AND_ALL.values()
+    )
+    so = (overall["low"] > 0).all()
+    near = "holds" if (overall["low"] >= published).all() else "does not hold"
+    if near != "holds" and (overall["high"] >= published).all():
+        near = "cannot be told in the means over pairs"
+    pairs = table.filter(pl.col("draft") != "all")
+    return {"so": so, "near": near, "leads": "; ".join(words), **counts(pairs, published)}
 
 
 def layer_over_others(rivals: Sequence[str]) -> Numbers:
-    """The layer rule's lead over other lossless rules, mean over pairs, and at how many of pairs it leads."""
-    words, leading, cells, ahead, behind = [], True, 0, 0, 0
-    for rival in rivals:
-        numbers = tree_lead(rival)
-        overall = tree_leads(rival).filter(draft="all").to_dicts()
-        words.append(f"{rival}: {' and '.join(map(signed, overall))}")
-        leading &= numbers["so"]
-        cells += numbers["cells"]
-        ahead += numbers["ahead"]
-        behind += numbers["behind"]
-    counts = {"cells": cells, "ahead": ahead, "behind": behind}
-    return {"so": leading, "leads": "; ".join(words), **counts}
+    """The layer rule's lead over other lossless rules in the mean over pairs, and where it is ahead."""
+    tables = {
+        rival: tree_leads(rival).filter(pl.col("temperature").is_in(WARM)) for rival in rivals
+    }
+    overall = {rival: table.filter(draft="all") for rival, table in tables.items()}
+    words = (f"{rival}: {signed(table.to_dicts())}" for rival, table in overall.items())
+    leading = sum((table["low"] > 0).all() for table in overall.values())
+    of_pairs = pl.concat([table.filter(pl.col("draft") != "all") for table in tables.values()])
+    numbers = {"leads": "; ".join(words), "leading": leading, "rules": len(rivals)}
+    return {"so": leading == len(rivals), "pairs": len(PAIRS), **numbers, **counts(of_pairs)}
 
 
 def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
     """The layer rule near temperature 0, and with hopeless drafts."""
     words = []
+    cells = []
     for rival in rivals:
-        table = whole_trees().filter(name=LAYER_RULE, over=rival, budget=BUDGET)
-        cold = table.filter(temperature=0.1, draft=PAIR).to_dicts()
-        hopeless = table.filter(draft=HOPELESS, temperature=1.0).to_dicts()
-        words.append(f"{rival}: {' and '.join(map(signed, cold + hopeless))}")
-    return {"leads": "; ".join(words)}
+        table = tree_leads(rival)
+        rows = [
+            table.filter(draft=PAIR, temperature=COLD),
+            table.filter(draft=HOPELESS, temperature=1.0),
+        ]
+        words.append(f"Over {rival}: {signed(row.to_dicts()[0] for row in rows)}")
+        cells += rows
+    return {"leads": "; ".join(words), **counts(pl.concat(cells))}

@@ -3,15 +3,18 @@
     python -m experiments whole_trees
 
 The pairs and prompts are those of ``positions.py``. At every eighth token of a text a draft tree is drawn for
-each law and shape, both models read all trees, and every rule of that law decides on the same tree. Of each
-rule the tokens per step are estimated without bias given the position, with less variance than by counting
-what it emits: over its decisions on the tree they are averaged exactly.
+each law and shape, both models read all trees, and every rule of that law decides on the same tree. Of a rule
+``tokens`` is an unbiased estimate of the tokens per step at the position, averaged exactly over the
+rule's decisions on the tree. ``on_tree`` and ``on_text`` are estimates of the inclusion bound of this law,
+from the same tree and from the text that follows. So tokens − on_tree + on_text has the same mean as tokens,
+and less variance where the tree decides how much can be accepted.
 """
 
 import gc
 import hashlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +22,9 @@ import polars as pl
 import torch
 
 import otmd
+from experiments.claims import tree_estimates
 from experiments.claims.positions import MODELS, chosen_prompts
+from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
 from experiments.claims.tree_leads import leads
 from experiments.runner import run
 from experiments.texts import after_prompt, load_models
@@ -42,12 +47,9 @@ from otmd.trees import (
     Traversal,
     TreeLaw,
     TreeVerifier,
-    budget_shape,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
-from otmd.trees.inclusion import states_after
-from otmd.trees.random_choices import RandomChoices, Sampled
-from otmd.trees.verifiers import BottomUp
+from otmd.trees.random_choices import Sampled
 
 APART = 8
 STARTS = (0, APART, 2 * APART)
@@ -55,24 +57,16 @@ DEPTH = 8
 """The levels of trees; texts go on for so many tokens after the last position."""
 
 TEMPERATURES = (0.6, 1.0)
-FULL = "skip:13,15,17"
-"""The draft that is also measured near temperature 0, and with half of the drafts."""
-
-COLD, FEW, BUDGET = 0.1, 8, 16
-
-RANK_RATES = (0.6, 0.2, 0.1, 0.05)
-"""Acceptance rates of the drafts of a node for which the uneven shapes are the best."""
-
-BOUND = "inclusion bound"
+COLD = {"skip:13,15,17": (0.1,)}
+"""Temperatures that are measured for one draft only."""
 
 
 class Candidate(NamedTuple):
     """A law of trees of one shape, and the rules that verify them.
 
-    ``budget`` counts the drafts; ``tree`` makes the law of the tree from the draft model.
+    ``tree`` makes the law of the tree from the draft model.
     """
 
-    budget: int
     law: str
     shape: str
     tree: Callable[[Model], TreeLaw]
@@ -109,27 +103,26 @@ ONE_PATH: dict[str, TreeVerifier] = {
 }
 MOST_LIKELY = "most likely"
 CERTAIN: dict[str, TreeVerifier] = {"target only": TokenLevel(otmd.TargetOnly())}
-SHAPES = {FEW: ((2, 4), (4, 2)), BUDGET: ((2, 8), (4, 4))}
-"""Numbers of paths and levels by the budget: all paths part at the root."""
+SHAPES = {"2×8": (2, *[1] * 7), "4×4": (4, 1, 1, 1), "2·2×4": (2, 2, 1, 1)}
+"""Numbers of drafts at the root, below each of its drafts, and so on: 16 drafts or 14."""
+
+MOST_PATHS = {"2×8": (2, 8), "4×4": (4, 4)}
+"""Numbers of independent paths and of levels."""
+
+BUDGET = 16
 
 
-def candidates(budgets: Sequence[int]) -> Iterator[Candidate]:
-    """Every law and shape that is measured, and a single path, which is among the shapes of every budget."""
-    for budget in budgets:
-        even = {f"{k}×{depth}": (k, depth) for k, depth in SHAPES[budget]}
-        shapes: dict[str, Any] = {name: (k, *[1] * (d - 1)) for name, (k, d) in even.items()}
-        shapes["uneven"] = budget_shape(RANK_RATES, budget, DEPTH)
-        for law, (kind, rules) in NODE_LAWS.items():
-            for name, shape in shapes.items():
-                tree = partial(TokenTree, branching=shape, law=kind)
-                yield Candidate(budget, law, name, tree, rules)
-        for name, (k, depth) in even.items():
-            paths = partial(IIDPaths, num_paths=k, depth=depth)
-            yield Candidate(budget, "paths", name, paths, PATHS)
-        tree = partial(MostLikelyTree, budget=budget, depth=DEPTH)
-        yield Candidate(budget, MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
+def candidates() -> Iterator[Candidate]:
+    """Every law and shape that is measured."""
+    for law, (kind, rules) in NODE_LAWS.items():
+        for name, shape in SHAPES.items():
+            yield Candidate(law, name, partial(TokenTree, branching=shape, law=kind), rules)
+    for name, (k, depth) in MOST_PATHS.items():
+        yield Candidate("paths", name, partial(IIDPaths, num_paths=k, depth=depth), PATHS)
     path = partial(TokenTree, branching=[1] * DEPTH)
-    yield Candidate(DEPTH, "one path", f"1×{DEPTH}", path, ONE_PATH)
+    yield Candidate("one path", f"1×{DEPTH}", path, ONE_PATH)
+    tree = partial(MostLikelyTree, budget=BUDGET, depth=DEPTH)
+    yield Candidate(MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
 
 
 class Reader:
@@ -164,11 +157,11 @@ class Growing:
         self.missing.add(prefix)
         return np.zeros_like(self._draft(()))
 
-    def grow(self, budget: int) -> set[Prefix]:
+    def grow(self) -> set[Prefix]:
         """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
         self._read |= self.missing
         self.missing = set()
-        MostLikelyTree(self, budget, DEPTH).root(self)
+        MostLikelyTree(self, BUDGET, DEPTH).root(self)
         return self.missing
 
 
@@ -209,7 +202,6 @@ def read_trees(
 
     The trees are not kept: the laws of all nodes of all trees take gigabytes at a large vocabulary.
     """
-    most = max(candidate.budget for candidate in listed if candidate.law == MOST_LIKELY)
     growing = Growing(draft)
     growths = [
         growth(candidate.tree(draft), draft, np.random.default_rng(seed))
@@ -218,107 +210,13 @@ def read_trees(
     ]
     nodes: set[Prefix] = set()
     while True:
-        grown = growing.grow(most)
+        grown = growing.grow()
         level = {prefix for tree in growths for prefix in next(tree, [])}
         if not grown and not level:
             break
         nodes |= grown | level
         draft.read(sorted(grown | {prefix for prefix in level if len(prefix) < DEPTH}))
     target.read(sorted(nodes))
-
-
-class Refusing(Sampled):
-    """Refuses whatever may be refused, and keeps the probabilities with which it would have been accepted."""
-
-    def __init__(self) -> None:
-        self.accept_probs: list[float] = []
-
-    def accepts(self, prob: float) -> bool:
-        """Never, but the probability is kept."""
-        self.accept_probs.append(prob)
-        return False
-
-    def token(self, probs: FloatArray) -> int:
-        """The last token of a step, which ends it whatever it is."""
-        return 0
-
-
-def expected_tokens(rule: TreeVerifier, context: Context, tree: DraftTree) -> float:
-    """Tokens per step given a drawn tree; of the layer rule, given the drafts above each layer."""
-    if isinstance(rule, LayerVerification):
-        return 1.0 + sum(layer.score - layer.left.sum() for layer in rule.layers(context, tree))
-    if isinstance(rule, TokenLevel):
-        return 1.0 + sum(_reached(rule, context, tree, (), 1.0))
-    lengths: list[int] = []
-    choices = Refusing()
-    if isinstance(rule, BottomUp):
-        _note_lengths(rule, lengths).emit(context, tree, choices)
-    else:
-        depth = context.law.depth
-        rule.emit(context, tree, choices)
-        lengths = list(range(depth, depth - len(choices.accept_probs), -1))
-    tokens, refused = 1.0, 1.0
-    for length, accept in zip(lengths, choices.accept_probs, strict=True):
-        tokens += refused * accept * length
-        refused *= 1.0 - accept
-    return tokens
-
-
-def _note_lengths(rule: BottomUp, lengths: list[int]) -> BottomUp:
-    """The same rule, which notes the length of every prefix that is refused."""
-
-    class Noting(type(rule)):
-        def below(
-            self,
-            prefix: Prefix,
-            prob: float,
-            context: Context,
-            tree: DraftTree,
-            choices: RandomChoices,
-        ) -> Prefix | None:
-            emitted = super().below(prefix, prob, context, tree, choices)
-            if emitted is None:
-                lengths.append(len(prefix))
-            return emitted
-
-    return Noting()
-
-
-def _reached(
-    rule: TokenLevel, context: Context, tree: DraftTree, prefix: Prefix, prob: float
-) -> Iterator[float]:
-    """The probabilities that the rule accepts each draft below a prefix, which it accepts with ``prob``."""
-    node = tree.node(prefix)
-    if node is None:
-        return
-    output = context.rule(rule.verifier, prefix, node.state).conditional_law(node.tokens)
-    for token in np.unique(node.tokens).tolist():
-        accepted = prob * float(output[token])
-        if accepted > 0.0:
-            yield accepted
-            yield from _reached(rule, context, tree, (*prefix, token), accepted)
-
-
-def bound_along(context: Context, text: Sequence[int]) -> float:
-    """The inclusion bound from one text, each level given the text before it.
-
-    At the prefix u of the text the next level's share is Σ_y M(y|u) min(1, min π(v)/M(v)), v being uy and its
-    prefixes: a sum over all tokens instead of the text's.
-    """
-    states: dict[Hashable, float] = {context.law.root(context.draft): 1.0}
-    share, total = 1.0, 1.0
-    for i in range(context.law.depth):
-        prefix = tuple(text[:i])
-        target = context.target(prefix)
-        drafted = np.zeros(target.size)
-        for state, reached in states.items():
-            law = context.node_law(prefix, state)
-            if law is not None:
-                drafted += reached * law.inclusion_probs()
-        total += float(np.minimum(share * target, drafted).sum())
-        states = states_after(context, prefix, states, text[i])
-        share = min(share, sum(states.values()))
-    return total
 
 
 def position_rows(
@@ -337,11 +235,12 @@ def position_rows(
     for candidate, seed in zip(listed, seeds, strict=True):
         context = Context(target, candidate.tree(draft))
         tree = redrawn(context, np.random.default_rng(seed))
-        about = {"budget": candidate.budget, "law": candidate.law, "shape": candidate.shape}
+        about = {"law": candidate.law, "shape": candidate.shape, "on_tree": 0.0, "on_text": 0.0}
+        if candidate.law != MOST_LIKELY:
+            about["on_tree"] = bound_on_tree(context, tree)
+            about["on_text"] = bound_along(context, text)
         for name, rule in candidate.rules.items():
             yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
-        if candidate.law in {"strata", "paths"}:
-            yield {**about, "rule": BOUND, "tokens": bound_along(context, text)}
         # A context refers to itself, and holds hundreds of megabytes.
         del context, tree
         gc.collect()
@@ -383,9 +282,8 @@ def prompt_rows(
     """Sums over the positions of a prompt's texts, of every candidate and rule."""
     target, drafting = loaded(pairs, draft)
     chosen = chosen_prompts()[prompt]
-    full = draft == FULL
-    temperatures = (COLD, *TEMPERATURES) if full else TEMPERATURES
-    listed = list(candidates((FEW, BUDGET) if full else (BUDGET,)))
+    temperatures = COLD.get(draft, ()) + TEMPERATURES
+    listed = list(candidates())
     read = partial(after_prompt, target=target, prompt=chosen)
     length = STARTS[-1] + DEPTH
     for t, text in zip(temperatures, sampled(read(target), temperatures, length, rng), strict=True):
@@ -401,16 +299,17 @@ def prompt_rows(
             readers = [Reader(model, step, target.token_count) for model in texts]
             following = text[start : start + DEPTH]
             rows += position_rows(readers[0], readers[1], following, listed, rng)
-        keys = ["budget", "law", "shape", "rule"]
-        sums = pl.DataFrame(rows).group_by(keys, maintain_order=True).agg(pl.col("tokens").sum())
+        by = pl.DataFrame(rows).group_by("law", "shape", "rule", maintain_order=True)
+        sums = by.agg(pl.col("tokens", "on_tree", "on_text").sum())
         about = {"domain": chosen.domain, "temperature": t, "positions": len(starts)}
         yield from ({**about, **row} for row in sums.to_dicts())
 
 
 def identity(tasks: Sequence[dict[str, Any]]) -> str:
-    """A string that identifies the prompts and models, which are in other files."""
+    """A string that identifies the estimates, prompts and models, which are in other files."""
+    estimates = Path(tree_estimates.__file__).read_bytes()
     names = [prompt.id for prompt in chosen_prompts()]
-    return hashlib.sha256(repr((names, MODELS)).encode()).hexdigest()
+    return hashlib.sha256(estimates + repr((names, MODELS)).encode()).hexdigest()
 
 
 def main(arguments: list[str]) -> pl.DataFrame:

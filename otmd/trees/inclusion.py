@@ -81,7 +81,7 @@ def _below(context: Context, prefix: Prefix, states: States, mass: float, share:
         return total
     target = context.target(prefix)
     for token in np.flatnonzero(target).tolist():
-        after = states_after(context, prefix, states, token)
+        after = _states_after(context, prefix, states, token)
         child_share = min(share, sum(after.values()))
         if child_share > 0.0:
             child_mass = mass * float(target[token])
@@ -97,14 +97,14 @@ def _along(context: Context, states: States, rng: np.random.Generator) -> float:
     while states and len(prefix) < context.law.depth:
         target = context.target(prefix)
         token = int(draw_tokens(target, rng, 1)[0])
-        states = states_after(context, prefix, states, token)
+        states = _states_after(context, prefix, states, token)
         share = min(share, sum(states.values()))
         total += share
         prefix = (*prefix, token)
     return total
 
 
-def states_after(context: Context, prefix: Prefix, states: States, token: int) -> States:
+def _states_after(context: Context, prefix: Prefix, states: States, token: int) -> States:
     """The states of the node below a token that the target may emit, each with its π/M."""
     after: dict[Hashable, float] = defaultdict(float)
     target = float(context.target(prefix)[token])

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from models.conftest import WORDS, make_llama, make_tokenizer
 
-import otmd
 from experiments.claims import tree_leads, whole_trees
+from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.models import LanguageModel, Prompt, load_draft
 from otmd.models.continuations import CachedContinuations
 from otmd.trees import (
@@ -23,7 +23,7 @@ from otmd.trees import (
     target_distribution,
 )
 from otmd.trees.base import Context, DraftTree
-from otmd.trees.random_choices import every_outcome
+from otmd.trees.random_choices import Sampled, every_outcome
 
 
 def models():
@@ -33,9 +33,14 @@ def models():
 def small_laws(draft):
     """A law of small trees, and the rules that the study has for it."""
     for kind, rules in whole_trees.NODE_LAWS.values():
-        yield TokenTree(draft, (((),), ()), kind), rules
+        yield TokenTree(draft, (2, 1), kind), rules
     yield IIDPaths(draft, 2, 2), whole_trees.PATHS
     yield TokenTree(draft, (1, 1)), whole_trees.ONE_PATH
+
+
+def mean_over_trees(context, estimate):
+    outcomes = every_outcome(lambda choices: estimate(context, DraftTree(context, choices)))
+    return sum(value * prob for value, prob in outcomes)
 
 
 def test_estimates_have_the_mean_of_what_the_rules_emit():
@@ -43,38 +48,33 @@ def test_estimates_have_the_mean_of_what_the_rules_emit():
     for law, rules in small_laws(draft):
         context = Context(target, law)
         for rule in rules.values():
-
-            def estimate(choices, rule=rule, context=context):
-                return whole_trees.expected_tokens(rule, context, DraftTree(context, choices))
-
-            mean = sum(tokens * prob for tokens, prob in every_outcome(estimate))
+            mean = mean_over_trees(context, partial(expected_tokens, rule))
             assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
 
 
-def test_the_bound_along_texts_has_the_mean_of_the_inclusion_bound():
-    target, draft = (TableModel.random(5, 2, 0.3, rng=seed) for seed in (1, 2))
+def test_estimates_of_the_bound_have_its_mean():
+    target, draft = (TableModel.random(4, 2, 0.3, rng=seed) for seed in (1, 2))
     probs = target_distribution(target, 2)
-    for law in (TokenTree(draft, (2, 1), otmd.Stratified), IIDPaths(draft, 2, 2)):
+    for law, _ in small_laws(draft):
         context = Context(target, law)
-        bounds = {
-            text: whole_trees.bound_along(context, text)
-            for text in product(range(5), repeat=2)
-            if probs[text] > 0
-        }
-        mean = sum(probs[text] * bound for text, bound in bounds.items())
-        assert mean == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
-        assert max(bounds.values()) - min(bounds.values()) > 0.01
+        bound = inclusion_bound(target, law).value
+        assert mean_over_trees(context, bound_on_tree) == pytest.approx(bound, abs=1e-12)
+        texts = [text for text in product(range(4), repeat=2) if probs[text] > 0]
+        bounds = [bound_along(context, text) for text in texts]
+        assert np.dot([probs[text] for text in texts], bounds) == pytest.approx(bound, abs=1e-12)
+        assert max(bounds) - min(bounds) > 0.01
 
 
-def test_the_number_of_drafts_is_the_budget():
+def test_trees_have_no_more_drafts_than_the_budget():
     draft = TableModel.random(30, 1, rng=0)
-    for candidate in whole_trees.candidates((whole_trees.FEW, whole_trees.BUDGET)):
+    for candidate in whole_trees.candidates():
         law = candidate.tree(draft)
+        assert law.depth <= whole_trees.DEPTH
         if isinstance(law, IIDPaths):
-            assert law.num_paths * law.depth == candidate.budget
+            assert law.num_paths * law.depth == whole_trees.BUDGET
         else:
-            tree = DraftTree(Context(draft, law), whole_trees.Sampled(np.random.default_rng(0)))
-            assert len(tree.prefixes()) - 1 == candidate.budget, candidate
+            tree = DraftTree(Context(draft, law), Sampled(np.random.default_rng(0)))
+            assert len(tree.prefixes()) - 1 in {8, 14, whole_trees.BUDGET}, candidate
 
 
 @pytest.fixture
@@ -109,11 +109,11 @@ def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
             CachedContinuations._compute(text, missing)
 
         monkeypatch.setattr(text, "_compute", compute)
-    listed = list(whole_trees.candidates((whole_trees.BUDGET,)))
+    listed = list(whole_trees.candidates())
     rows = whole_trees.position_rows(
         readers[0], readers[1], [1] * 8, listed, np.random.default_rng(0)
     )
-    assert len(list(rows)) == sum(len(c.rules) + (c.law in {"strata", "paths"}) for c in listed)
+    assert len(list(rows)) == sum(len(candidate.rules) for candidate in listed)
     # The draft reads the text and each level, the target all trees and the text.
     assert len(calls) <= 1 + whole_trees.DEPTH + 2
 
