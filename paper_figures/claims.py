@@ -105,19 +105,16 @@ RULES = {
 
 
 def whole_trees() -> str:
-    """Tokens a step of rules for whole trees, a line for each pair, temperature and number of drafts."""
-    table = queries.whole_trees().filter(pl.col("over").is_null())
+    """Tokens a step of rules for whole trees, a line for each pair and temperature."""
+    table = queries.whole_trees().filter(pl.col("over").is_null()).sort("temperature")
     lines = []
     for draft, (label, _) in PAIRS.items():
-        cells = table.filter(draft=draft).sort("budget", "temperature", descending=[True, False])
-        for (budget, t), cell in cells.group_by("budget", "temperature", maintain_order=True):
+        for (t,), cell in table.filter(draft=draft).group_by("temperature", maintain_order=True):
             by_name = {row["name"]: row for row in cell.iter_rows(named=True)}
             values = [f"{by_name[name]['value']:.2f}" for name in RULES.values()]
             layer = by_name[RULES["layer"]]
-            ends = f"{layer['low']:.2f}–{layer['high']:.2f}"
-            lines.append([label, f"{t:g}", budget, *values, ends, layer["shapes"]])
-    heads = ("pair", "T", "drafts", *RULES, "interval of layer", "its shapes")
-    return markdown(heads, lines)
+            lines.append([label, f"{t:g}", *values, layer["shapes"]])
+    return markdown(("pair", "T", *RULES, "shapes of layer"), lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {

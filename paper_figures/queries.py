@@ -544,9 +544,6 @@ def token_level() -> Numbers:
 
 # Whole trees.
 
-BUDGET = 16
-"""The drafts of a tree in the claims about whole trees."""
-
 WARM = (0.6, 1.0)
 COLD = 0.1
 LAYER = "strata, layer"
@@ -561,8 +558,8 @@ def signed(rows: Iterable[Numbers]) -> str:
 
 
 def tree_leads(over: str, name: str = LAYER) -> pl.DataFrame:
-    """Leads of a rule over another with 16 drafts, a row for each pair and temperature, and for all pairs."""
-    table = whole_trees().filter(name=name, over=over, budget=BUDGET).sort("temperature")
+    """Leads of a rule over another, a row for each pair and temperature, and for the mean over pairs."""
+    table = whole_trees().filter(name=name, over=over).sort("temperature")
     return table.with_columns(label=pl.col("draft").replace_strict(PAIRS_AND_ALL))
 
 
@@ -575,20 +572,32 @@ def counts(cells: pl.DataFrame, least: float = 0.0) -> Numbers:
     return {"cells": cells.height, "ahead": ahead, "behind": behind, "reached": reached}
 
 
+def outcome(overall: pl.DataFrame, words: tuple[str, str], threshold: float = 0.0) -> str:
+    """At which temperatures a lead is above a threshold and below it, by its interval."""
+    signs = (pl.col("low") > threshold, pl.col("high") < threshold)
+    sides = {word: overall.filter(sign) for word, sign in zip(words, signs, strict=True)}
+    sides["not decided"] = overall.filter(~(signs[0] | signs[1]))
+    return ", ".join(
+        f"{word} at T = {listed(rows['temperature'])}"
+        for word, rows in sides.items()
+        if rows.height
+    )
+
+
 def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
-    """The lead of a rule over another on each pair, and whether the mean over pairs leads."""
+    """The lead of a rule over another on each pair, and what the means over pairs say."""
     table = tree_leads(over, name).filter(pl.col("temperature").is_in(WARM))
     overall = table.filter(draft="all")
     words = (
         f"{label}: {signed(table.filter(label=label).to_dicts())}"
         for label in PAIRS_AND_ALL.values()
     )
-    so = (overall["low"] > 0).all()
-    near = "holds" if (overall["low"] >= published).all() else "does not hold"
-    if near != "holds" and (overall["high"] >= published).all():
-        near = "cannot be told in the means over pairs"
+    says = {
+        "more": outcome(overall, ("more", "fewer")),
+        "near": outcome(overall, ("holds", "does not hold"), published),
+    }
     pairs = table.filter(pl.col("draft") != "all")
-    return {"so": so, "near": near, "leads": "; ".join(words), **counts(pairs, published)}
+    return {"leads": "; ".join(words), **says, **counts(pairs, published)}
 
 
 def layer_over_others(rivals: Sequence[str]) -> Numbers:
@@ -598,10 +607,13 @@ def layer_over_others(rivals: Sequence[str]) -> Numbers:
     }
     overall = {rival: table.filter(draft="all") for rival, table in tables.items()}
     words = (f"{rival}: {signed(table.to_dicts())}" for rival, table in overall.items())
-    leading = sum((table["low"] > 0).all() for table in overall.values())
+    means = pl.concat(overall.values())
+    leading = {t: counts(means.filter(temperature=t))["ahead"] for t in WARM}
+    trailing = counts(means)["behind"]
     of_pairs = pl.concat([table.filter(pl.col("draft") != "all") for table in tables.values()])
-    numbers = {"leads": "; ".join(words), "leading": leading, "rules": len(rivals)}
-    return {"so": leading == len(rivals), "pairs": len(PAIRS), **numbers, **counts(of_pairs)}
+    says = ", ".join(f"{count} at T = {t:g}" for t, count in leading.items())
+    numbers = {"leads": "; ".join(words), "leading": says, "trailing": trailing}
+    return {"rules": len(rivals), "pairs": len(PAIRS), **numbers, **counts(of_pairs)}
 
 
 def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:

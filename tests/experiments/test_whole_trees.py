@@ -1,4 +1,4 @@
-"""The study of whole trees: its estimates are those of ``otmd``, its shapes are chosen on the other half."""
+"""The study of whole trees: its estimates are unbiased, its shapes are chosen on the held-out half."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     table = whole_trees.main([*options, "--workers", "1"])
     assert "0 of 4" not in capsys.readouterr().err
     means = table.filter(pl.col("over").is_null())
-    assert means["value"].is_between(1.0, 17.0).all()
+    assert means["value"].is_between(0.5, 17.0).all()
     assert (means["low"] <= means["value"]).all()
-    base = means.filter(name="strata, layer").select("temperature", "budget", base="value")
-    over = table.filter(over="strata, layer").join(base, on=["temperature", "budget"])
-    both = means.join(over, on=["temperature", "budget", "name"], suffix="_lead")
+    base = means.filter(name="strata, layer").select("temperature", base="value")
+    over = table.filter(over="strata, layer").join(base, on="temperature")
+    both = means.join(over, on=["temperature", "name"], suffix="_lead")
     # Leads stand there for the pair, and for the mean over the only pair.
     assert both.height == 2 * (means.height - base.height)
     expected = 100 * (both["value"] / both["base"] - 1)
@@ -146,13 +146,13 @@ def test_a_mean_over_pairs_needs_the_same_prompts():
         tree_leads.leads(table)
 
 
-def test_shapes_are_chosen_on_the_other_half():
-    """What is best on one half is the worse of the two on the other."""
+def test_shapes_are_chosen_on_the_held_out_half():
+    """What is best on one half is the worse of the two on the held-out half."""
     wide, deep = np.array([3.0, 1.0, 3.0, 1.0]), np.array([1.0, 3.0, 1.0, 3.0])
-    by_shape = {(16, "strata", "layer"): {"wide": wide, "deep": deep}}
-    by_shape[16, "strata", tree_leads.BOUND] = {"wide": wide + 10, "deep": deep + 10}
-    of = tree_leads.chosen(by_shape, (16, "strata", "layer"))
+    by_shape = {("strata", "layer"): {"wide": wide, "deep": deep}}
+    by_shape["strata", tree_leads.BOUND] = {"wide": wide + 10, "deep": deep + 10}
+    of = tree_leads.chosen(by_shape, ("strata", "layer"))
     assert of.tokens.tolist() == [1.0] * 4
     assert of.shapes == "deep, wide"
-    bound = tree_leads.chosen(by_shape, (16, "strata", tree_leads.BOUND))
+    bound = tree_leads.chosen(by_shape, ("strata", tree_leads.BOUND))
     assert bound.tokens.tolist() == [11.0] * 4
