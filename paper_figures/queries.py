@@ -576,7 +576,7 @@ def outcome(overall: pl.DataFrame, words: tuple[str, str], threshold: float = 0.
     """At which temperatures a lead is above a threshold and below it, by its interval."""
     signs = (pl.col("low") > threshold, pl.col("high") < threshold)
     sides = {word: overall.filter(sign) for word, sign in zip(words, signs, strict=True)}
-    sides["not decided"] = overall.filter(~(signs[0] | signs[1]))
+    sides["not significant"] = overall.filter(~(signs[0] | signs[1]))
     return ", ".join(
         f"{word} at T = {listed(rows['temperature'])}"
         for word, rows in sides.items()
