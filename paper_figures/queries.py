@@ -572,11 +572,11 @@ def counts(cells: pl.DataFrame, least: float = 0.0) -> Numbers:
     return {"cells": cells.height, "ahead": ahead, "behind": behind, "reached": reached}
 
 
-def outcome(overall: pl.DataFrame, words: tuple[str, str], threshold: float = 0.0) -> str:
-    """At which temperatures a lead is above a threshold and below it, by its interval."""
+def outcome(overall: pl.DataFrame, words: tuple[str, str, str], threshold: float = 0.0) -> str:
+    """At which temperatures a lead is above a threshold, below it and neither, by its interval."""
     signs = (pl.col("low") > threshold, pl.col("high") < threshold)
+    signs = (*signs, ~(signs[0] | signs[1]))
     sides = {word: overall.filter(sign) for word, sign in zip(words, signs, strict=True)}
-    sides["not significant"] = overall.filter(~(signs[0] | signs[1]))
     return ", ".join(
         f"{word} at T = {listed(rows['temperature'])}"
         for word, rows in sides.items()
@@ -593,8 +593,8 @@ def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
         for label in PAIRS_AND_ALL.values()
     )
     says = {
-        "more": outcome(overall, ("more", "fewer")),
-        "near": outcome(overall, ("holds", "does not hold"), published),
+        "more": outcome(overall, ("more", "fewer", "not significant")),
+        "near": outcome(overall, ("holds", "does not hold", "not decided"), published),
     }
     pairs = table.filter(pl.col("draft") != "all")
     return {"leads": "; ".join(words), **says, **counts(pairs, published)}
