@@ -147,7 +147,7 @@ def test_a_mean_over_pairs_needs_the_same_prompts():
 
 
 def test_shapes_are_chosen_on_the_held_out_half():
-    """What is best on one half is the worse of the two on the held-out half."""
+    """The best shape of one half is the worse of the two on the held-out half."""
     wide, deep = np.array([3.0, 1.0, 3.0, 1.0]), np.array([1.0, 3.0, 1.0, 3.0])
     by_shape = {("strata", "layer"): {"wide": wide, "deep": deep}}
     by_shape["strata", tree_leads.BOUND] = {"wide": wide + 10, "deep": deep + 10}
