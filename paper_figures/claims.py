@@ -90,12 +90,40 @@ def _cells(by_choice: dict[str, dict[str, Any]]) -> list[str]:
     return [*map(rate, SHOWN), *lead_columns, *map(rate, ("without, optimum", "ceiling, π ∝ q"))]
 
 
+RULES = {
+    "token level, without": "without replacement, token level",
+    "token level, strata": "strata, token level",
+    "Traversal": "without replacement, Traversal",
+    "GBV": "paths, GBV",
+    "UniVer": "greedy, node by node",
+    "node by node": "strata, node by node",
+    "layer": "strata, layer",
+    "certain tree": "most likely, target only",
+    "bound": "strata, inclusion bound",
+}
+"""Laws and rules by their column in the table of whole trees."""
+
+
+def whole_trees() -> str:
+    """Tokens a step of rules for whole trees, a line for each pair and temperature."""
+    table = queries.whole_trees().filter(pl.col("over").is_null()).sort("temperature")
+    lines = []
+    for draft, (label, _) in PAIRS.items():
+        for (t,), cell in table.filter(draft=draft).group_by("temperature", maintain_order=True):
+            by_name = {row["name"]: row for row in cell.iter_rows(named=True)}
+            values = [f"{by_name[name]['value']:.2f}" for name in RULES.values()]
+            layer = by_name[RULES["layer"]]
+            lines.append([label, f"{t:g}", *values, layer["shapes"]])
+    return markdown(("pair", "T", *RULES, "shapes of layer"), lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "claims": claims,
     # At the temperature of Hu et al.'s Table 1.
     "domains": partial(by, "domain", temperature=0.7),
     "temperatures": partial(by, "temperature"),
     "draft laws": draft_laws,
+    "whole trees": whole_trees,
 }
 
 

@@ -21,6 +21,7 @@ ERRORS = 1.96
 LEVEL = 0.05
 SURE = "skip:27,28,29"
 """The overconfident draft."""
+PAIRS_AND_ALL = {draft: label for draft, (label, _) in PAIRS.items()} | {"all": "all pairs"}
 Numbers = dict[str, Any]
 
 positions = cache(read_positions)
@@ -539,3 +540,92 @@ def token_level() -> Numbers:
     table = table.filter(pl.col("law") != "one path", rule="optimal at each token")
     short = -table["difference"].to_numpy()
     return {"so": short.max() < 1e-6, "laws": table.height, "low": short.min(), "high": short.max()}
+
+
+# Whole trees.
+
+WARM = (0.6, 1.0)
+COLD = 0.1
+LAYER = "strata, layer"
+HOPELESS = "ngram:3+context"
+whole_trees = cache(partial(read, "whole_trees"))
+
+
+def signed(rows: Iterable[Numbers]) -> str:
+    """Leads in per cent with their intervals."""
+    words = ("{value:+.1f} ({low:+.1f} to {high:+.1f})".format(**row) for row in rows)
+    return " and ".join(words)
+
+
+def tree_leads(over: str, name: str = LAYER) -> pl.DataFrame:
+    """Leads of a rule over another, a row for each pair and temperature, and for the mean over pairs."""
+    table = whole_trees().filter(name=name, over=over).sort("temperature")
+    return table.with_columns(label=pl.col("draft").replace_strict(PAIRS_AND_ALL))
+
+
+def counts(cells: pl.DataFrame, least: float = 0.0) -> Numbers:
+    """Number of cells, and of those that are significant, or at least so large."""
+    ahead, behind, reached = (
+        cells.filter(sign).height
+        for sign in (pl.col("low") > 0, pl.col("high") < 0, pl.col("value") >= least)
+    )
+    return {"cells": cells.height, "ahead": ahead, "behind": behind, "reached": reached}
+
+
+def outcome(overall: pl.DataFrame, words: tuple[str, str, str], threshold: float = 0.0) -> str:
+    """At which temperatures a lead is above a threshold, below it and neither, by its interval."""
+    signs = (pl.col("low") > threshold, pl.col("high") < threshold)
+    signs = (*signs, ~(signs[0] | signs[1]))
+    sides = {word: overall.filter(sign) for word, sign in zip(words, signs, strict=True)}
+    return ", ".join(
+        f"{word} at T = {listed(rows['temperature'])}"
+        for word, rows in sides.items()
+        if rows.height
+    )
+
+
+def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
+    """The lead of a rule over another on each pair, and what the means over pairs say."""
+    table = tree_leads(over, name).filter(pl.col("temperature").is_in(WARM))
+    overall = table.filter(draft="all")
+    words = (
+        f"{label}: {signed(table.filter(label=label).to_dicts())}"
+        for label in PAIRS_AND_ALL.values()
+    )
+    says = {
+        "more": outcome(overall, ("more", "fewer", "not significant")),
+        "near": outcome(overall, ("holds", "does not hold", "not decided"), published),
+    }
+    pairs = table.filter(pl.col("draft") != "all")
+    return {"leads": "; ".join(words), **says, **counts(pairs, published)}
+
+
+def layer_over_others(rivals: Sequence[str]) -> Numbers:
+    """The layer rule's lead over other lossless rules in the mean over pairs, and where it is ahead."""
+    tables = {
+        rival: tree_leads(rival).filter(pl.col("temperature").is_in(WARM)) for rival in rivals
+    }
+    overall = {rival: table.filter(draft="all") for rival, table in tables.items()}
+    words = (f"{rival}: {signed(table.to_dicts())}" for rival, table in overall.items())
+    means = pl.concat(overall.values())
+    leading = {t: counts(means.filter(temperature=t))["ahead"] for t in WARM}
+    trailing = counts(means)["behind"]
+    of_pairs = pl.concat([table.filter(pl.col("draft") != "all") for table in tables.values()])
+    says = ", ".join(f"{count} at T = {t:g}" for t, count in leading.items())
+    numbers = {"leads": "; ".join(words), "leading": says, "trailing": trailing}
+    return {"rules": len(rivals), "pairs": len(PAIRS), **numbers, **counts(of_pairs)}
+
+
+def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
+    """The layer rule near temperature 0, and with hopeless drafts."""
+    words = []
+    cells = []
+    for rival in rivals:
+        table = tree_leads(rival)
+        rows = [
+            table.filter(draft=PAIR, temperature=COLD),
+            table.filter(draft=HOPELESS, temperature=1.0),
+        ]
+        words.append(f"Over {rival}: {signed(row.to_dicts()[0] for row in rows)}")
+        cells += rows
+    return {"leads": "; ".join(words), **counts(pl.concat(cells))}

@@ -1,0 +1,317 @@
+"""Tokens per step of verifiers of whole trees, at positions of texts that the target samples.
+
+    python -m experiments whole_trees
+
+The pairs and prompts are those of ``positions.py``. At every eighth token of a text a draft tree is drawn for
+each law and shape, both models read all trees, and every rule of that law decides on the same tree. Of a rule
+``tokens`` is an unbiased estimate of the tokens per step at the position, averaged exactly over the
+rule's decisions on the tree. ``on_tree`` and ``on_text`` are estimates of the inclusion bound of this law,
+from the same tree and from the text that follows. So tokens − on_tree + on_text has the same mean as tokens,
+and less variance where the tree decides how much can be accepted.
+"""
+
+import gc
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+
+import otmd
+from experiments.claims import tree_estimates
+from experiments.claims.positions import MODELS, chosen_prompts
+from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
+from experiments.claims.tree_leads import leads
+from experiments.runner import run
+from experiments.texts import after_prompt, load_models
+from otmd import Processing
+from otmd.laws import DraftLaw
+from otmd.models import Draft, LanguageModel
+from otmd.models.continuations import Continuations
+from otmd.models.language_models import sample_token
+from otmd.models.variants import pack_weights
+from otmd.probabilities import FloatArray
+from otmd.trees import (
+    BlockVerification,
+    GreedyMultiPath,
+    IIDPaths,
+    LayerVerification,
+    MostLikelyTree,
+    SubtreeVerification,
+    TokenLevel,
+    TokenTree,
+    Traversal,
+    TreeLaw,
+    TreeVerifier,
+)
+from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.random_choices import Sampled
+
+APART = 8
+STARTS = (0, APART, 2 * APART)
+DEPTH = 8
+"""The levels of trees; texts go on for so many tokens after the last position."""
+
+TEMPERATURES = (0.6, 1.0)
+COLD = {"skip:13,15,17": (0.1,)}
+"""Temperatures that are measured for one draft only."""
+
+
+class Candidate(NamedTuple):
+    """A law of trees of one shape, and the rules that verify them.
+
+    ``tree`` makes the law of the tree from the draft model.
+    """
+
+    law: str
+    shape: str
+    tree: Callable[[Model], TreeLaw]
+    rules: dict[str, TreeVerifier]
+
+
+NODE_LAWS: dict[str, tuple[Callable[[FloatArray, int], DraftLaw], dict[str, TreeVerifier]]] = {
+    "strata": (
+        otmd.Stratified,
+        {
+            "token level": TokenLevel(otmd.Preference()),
+            "node by node": SubtreeVerification(),
+            "layer": LayerVerification(),
+        },
+    ),
+    "without replacement": (
+        otmd.WithoutReplacement,
+        {"token level": TokenLevel(otmd.RecursiveRejection()), "Traversal": Traversal()},
+    ),
+    "greedy": (
+        otmd.Greedy,
+        {"token level": TokenLevel(otmd.Preference()), "node by node": SubtreeVerification()},
+    ),
+}
+PATHS: dict[str, TreeVerifier] = {
+    "token level": TokenLevel(otmd.Preference()),
+    "K-SEQ": TokenLevel(otmd.KSequential()),
+    "GBV": GreedyMultiPath(),
+    "layer": LayerVerification(),
+}
+ONE_PATH: dict[str, TreeVerifier] = {
+    "token level": TokenLevel(otmd.Preference()),
+    "block": BlockVerification(),
+}
+MOST_LIKELY = "most likely"
+CERTAIN: dict[str, TreeVerifier] = {"target only": TokenLevel(otmd.TargetOnly())}
+SHAPES = {"2×8": (2, *[1] * 7), "4×4": (4, 1, 1, 1), "2·2×4": (2, 2, 1, 1)}
+"""Numbers of drafts at the root, below each of its drafts, and so on: 16 drafts or 14."""
+
+MOST_PATHS = {"2×8": (2, 8), "4×4": (4, 4)}
+"""Numbers of independent paths and of levels."""
+
+BUDGET = 16
+
+
+def candidates() -> Iterator[Candidate]:
+    """Every law and shape that is measured."""
+    for law, (kind, rules) in NODE_LAWS.items():
+        for name, shape in SHAPES.items():
+            yield Candidate(law, name, partial(TokenTree, branching=shape, law=kind), rules)
+    for name, (k, depth) in MOST_PATHS.items():
+        yield Candidate("paths", name, partial(IIDPaths, num_paths=k, depth=depth), PATHS)
+    path = partial(TokenTree, branching=[1] * DEPTH)
+    yield Candidate("one path", f"1×{DEPTH}", path, ONE_PATH)
+    tree = partial(MostLikelyTree, budget=BUDGET, depth=DEPTH)
+    yield Candidate(MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
+
+
+class Reader:
+    """A model's distributions after a text and after prefixes that continue it, as a function of these."""
+
+    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
+        self._text = text
+        self._probs = cache(lambda prefix: step(text.logits([prefix])[0][:vocab_size]))
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution (V,) after a prefix."""
+        return self._probs(prefix)
+
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Read many prefixes in one call of the model."""
+        if prefixes:
+            self._text.logits(prefixes)
+
+
+class Growing:
+    """A draft model's answers so far: after ``missing`` prefixes it says that nothing follows."""
+
+    def __init__(self, draft: Reader) -> None:
+        self.missing: set[Prefix] = set()
+        self._draft = draft
+        self._read: set[Prefix] = set()
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution (V,) after a prefix, or zeros."""
+        if prefix in self._read:
+            return self._draft(prefix)
+        self.missing.add(prefix)
+        return np.zeros_like(self._draft(()))
+
+    def grow(self) -> set[Prefix]:
+        """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
+        self._read |= self.missing
+        self.missing = set()
+        MostLikelyTree(self, BUDGET, DEPTH).root(self)
+        return self.missing
+
+
+def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[list[Prefix]]:
+    """Draw a tree level by level; before each level, yield its prefixes, which the draft model must read."""
+    level: dict[Prefix, Any] = {(): law.root(draft)}
+    while level:
+        yield list(level)
+        below = {}
+        for prefix, state in level.items():
+            node = law.node_law(draft(prefix), state) if len(prefix) < law.depth else None
+            if node is not None:
+                tokens = node.sample(rng=rng)
+                for token in np.unique(tokens).tolist():
+                    below[*prefix, token] = law.child(state, tokens, token)
+        level = below
+
+
+def redrawn(context: Context, rng: np.random.Generator) -> DraftTree:
+    """The tree of :func:`growth` with the same random numbers, as rules read it."""
+    tree = DraftTree(context, Sampled(rng))
+    level: list[Prefix] = [()]
+    while level:
+        nodes = [(prefix, tree.node(prefix)) for prefix in level]
+        level = [
+            (*prefix, token)
+            for prefix, node in nodes
+            if node is not None
+            for token in np.unique(node.tokens).tolist()
+        ]
+    return tree
+
+
+def read_trees(
+    listed: Sequence[Candidate], seeds: Sequence[int], target: Reader, draft: Reader
+) -> None:
+    """Let the draft model read the trees of all candidates, level by level, then the target.
+
+    The trees are not kept: the laws of all nodes of all trees take gigabytes at a large vocabulary.
+    """
+    growing = Growing(draft)
+    growths = [
+        growth(candidate.tree(draft), draft, np.random.default_rng(seed))
+        for candidate, seed in zip(listed, seeds, strict=True)
+        if candidate.law != MOST_LIKELY
+    ]
+    nodes: set[Prefix] = set()
+    while True:
+        grown = growing.grow()
+        level = {prefix for tree in growths for prefix in next(tree, [])}
+        if not grown and not level:
+            break
+        nodes |= grown | level
+        draft.read(sorted(grown | {prefix for prefix in level if len(prefix) < DEPTH}))
+    target.read(sorted(nodes))
+
+
+def position_rows(
+    target: Reader,
+    draft: Reader,
+    text: Sequence[int],
+    listed: Sequence[Candidate],
+    rng: np.random.Generator,
+) -> Iterator[dict[str, Any]]:
+    """A row for every candidate and rule at one position, which ``text`` continues."""
+    along = [tuple(text[:i]) for i in range(len(text))]
+    draft.read(along)
+    target.read(along)
+    seeds = rng.integers(2**32, size=len(listed)).tolist()
+    read_trees(listed, seeds, target, draft)
+    for candidate, seed in zip(listed, seeds, strict=True):
+        context = Context(target, candidate.tree(draft))
+        tree = redrawn(context, np.random.default_rng(seed))
+        about = {"law": candidate.law, "shape": candidate.shape, "on_tree": 0.0, "on_text": 0.0}
+        if candidate.law != MOST_LIKELY:
+            about["on_tree"] = bound_on_tree(context, tree)
+            about["on_text"] = bound_along(context, text)
+        for name, rule in candidate.rules.items():
+            yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
+        # A context refers to itself, and holds hundreds of megabytes.
+        del context, tree
+        gc.collect()
+
+
+def sampled(
+    text: Continuations, temperatures: Sequence[float], length: int, rng: np.random.Generator
+) -> list[Prefix]:
+    """A text of the target at each temperature. It does not end: what a tree drafts may not, either."""
+    paths: list[Prefix] = [() for _ in temperatures]
+    for _ in range(length):
+        rows = zip(paths, text.logits(paths), temperatures, strict=True)
+        paths = [(*path, sample_token(logits, t, rng)) for path, logits, t in rows]
+    return paths
+
+
+@cache
+def loaded(pairs: str, draft: str) -> tuple[LanguageModel, Draft]:
+    """The target and a draft; an n-gram draft is fitted on texts that are not among the prompts.
+
+    The pair of two sizes is computed in bfloat16, the dtype of its release, the others in float32.
+    """
+    models = MODELS[pairs]
+    # The collections of garbage after each tree do not look at what is there already.
+    gc.freeze()
+    target, [drafting] = load_models(models.target, [models.drafts[draft]], chosen_prompts())
+    if pairs == "sizes":
+        for model in (target, drafting):
+            if isinstance(model, LanguageModel):
+                model.model.to(torch.bfloat16)
+        return target, drafting
+    packed = pack_weights(drafting) if isinstance(drafting, LanguageModel) else drafting
+    return pack_weights(target), packed
+
+
+def prompt_rows(
+    rng: np.random.Generator, prompt: int, draft: str, pairs: str = "layers"
+) -> Iterator[dict[str, Any]]:
+    """Sums over the positions of a prompt's texts, of every candidate and rule."""
+    target, drafting = loaded(pairs, draft)
+    chosen = chosen_prompts()[prompt]
+    temperatures = COLD.get(draft, ()) + TEMPERATURES
+    listed = list(candidates())
+    read = partial(after_prompt, target=target, prompt=chosen)
+    length = STARTS[-1] + DEPTH
+    for t, text in zip(temperatures, sampled(read(target), temperatures, length, rng), strict=True):
+        ends = [i for i, token in enumerate(text) if token in target.stop_tokens]
+        texts = read(target), read(drafting)
+        starts = [start for start in STARTS if start <= min(ends, default=length)]
+        rows = []
+        for start in starts:
+            if start:
+                for model in texts:
+                    model.extend(text[start - APART : start])
+            step = Processing(t)
+            readers = [Reader(model, step, target.token_count) for model in texts]
+            following = text[start : start + DEPTH]
+            rows += position_rows(readers[0], readers[1], following, listed, rng)
+        by = pl.DataFrame(rows).group_by("law", "shape", "rule", maintain_order=True)
+        sums = by.agg(pl.col("tokens", "on_tree", "on_text").sum())
+        about = {"domain": chosen.domain, "temperature": t, "positions": len(starts)}
+        yield from ({**about, **row} for row in sums.to_dicts())
+
+
+def identity(tasks: Sequence[dict[str, Any]]) -> str:
+    """A string that identifies the estimates, prompts and models, which are in other files."""
+    estimates = Path(tree_estimates.__file__).read_bytes()
+    names = [prompt.id for prompt in chosen_prompts()]
+    return hashlib.sha256(estimates + repr((names, MODELS)).encode()).hexdigest()
+
+
+def main(arguments: list[str]) -> pl.DataFrame:
+    """Measure what is missing, and print the leads."""
+    return run(prompt_rows, arguments, 20.0, data=identity, summarise=leads)

@@ -1,0 +1,158 @@
+"""The study of whole trees: its estimates are unbiased, its shapes are chosen on the held-out half."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import numpy as np
+import polars as pl
+import pytest
+from models.conftest import WORDS, make_llama, make_tokenizer
+
+from experiments.claims import tree_leads, whole_trees
+from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
+from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models.continuations import CachedContinuations
+from otmd.trees import (
+    IIDPaths,
+    TableModel,
+    TokenTree,
+    block_efficiency,
+    inclusion_bound,
+    target_distribution,
+)
+from otmd.trees.base import Context, DraftTree
+from otmd.trees.random_choices import Sampled, every_outcome
+
+
+def models():
+    return TableModel.random(3, 2, rng=1), TableModel.random(3, 2, rng=2)
+
+
+def small_laws(draft):
+    """A law of small trees, and the rules that the study has for it."""
+    for kind, rules in whole_trees.NODE_LAWS.values():
+        yield TokenTree(draft, (2, 1), kind), rules
+    yield IIDPaths(draft, 2, 2), whole_trees.PATHS
+    yield TokenTree(draft, (1, 1)), whole_trees.ONE_PATH
+
+
+def mean_over_trees(context, estimate):
+    outcomes = every_outcome(lambda choices: estimate(context, DraftTree(context, choices)))
+    return sum(value * prob for value, prob in outcomes)
+
+
+def test_estimates_have_the_mean_of_what_the_rules_emit():
+    target, draft = models()
+    for law, rules in small_laws(draft):
+        context = Context(target, law)
+        for rule in rules.values():
+            mean = mean_over_trees(context, partial(expected_tokens, rule))
+            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+
+
+def test_estimates_of_the_bound_have_its_mean():
+    target, draft = (TableModel.random(4, 2, 0.3, rng=seed) for seed in (1, 2))
+    probs = target_distribution(target, 2)
+    for law, _ in small_laws(draft):
+        context = Context(target, law)
+        bound = inclusion_bound(target, law).value
+        assert mean_over_trees(context, bound_on_tree) == pytest.approx(bound, abs=1e-12)
+        texts = [text for text in product(range(4), repeat=2) if probs[text] > 0]
+        bounds = [bound_along(context, text) for text in texts]
+        assert np.dot([probs[text] for text in texts], bounds) == pytest.approx(bound, abs=1e-12)
+        assert max(bounds) - min(bounds) > 0.01
+
+
+def test_trees_have_no_more_drafts_than_the_budget():
+    draft = TableModel.random(30, 1, rng=0)
+    for candidate in whole_trees.candidates():
+        law = candidate.tree(draft)
+        assert law.depth <= whole_trees.DEPTH
+        if isinstance(law, IIDPaths):
+            assert law.num_paths * law.depth == whole_trees.BUDGET
+        else:
+            tree = DraftTree(Context(draft, law), Sampled(np.random.default_rng(0)))
+            assert len(tree.prefixes()) - 1 in {8, 14, whole_trees.BUDGET}, candidate
+
+
+@pytest.fixture
+def tiny_pair(monkeypatch):
+    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+    pair = target, load_draft("skip:1,3", target)
+    prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
+    monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
+    monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)
+    monkeypatch.setattr(whole_trees, "STARTS", (0, whole_trees.APART))
+    return pair
+
+
+def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
+    """Verifying and drafting ask nothing of a model that was not read in a call for many."""
+    target, draft = tiny_pair
+    after = partial(whole_trees.after_prompt, target=target)
+    prompt = whole_trees.chosen_prompts()[0]
+    readers = [
+        whole_trees.Reader(
+            after(model, prompt=prompt), whole_trees.Processing(), target.token_count
+        )
+        for model in (target, draft)
+    ]
+    calls = []
+    for reader in readers:
+        text = reader._text
+        assert isinstance(text, CachedContinuations)
+
+        def compute(missing, text=text):
+            calls.append(len(missing))
+            CachedContinuations._compute(text, missing)
+
+        monkeypatch.setattr(text, "_compute", compute)
+    listed = list(whole_trees.candidates())
+    rows = whole_trees.position_rows(
+        readers[0], readers[1], [1] * 8, listed, np.random.default_rng(0)
+    )
+    assert len(list(rows)) == sum(len(candidate.rules) for candidate in listed)
+    # The draft reads the text and each level, the target all trees and the text.
+    assert len(calls) <= 1 + whole_trees.DEPTH + 2
+
+
+def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[tasks]]\nprompt = [0, 1, 2, 3]\ndraft = "skip:1,3"\n')
+    given = {"spec": spec, "parts": tmp_path / "parts", "output": tmp_path / "o.parquet"}
+    options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
+    table = whole_trees.main([*options, "--workers", "1"])
+    assert "0 of 4" not in capsys.readouterr().err
+    means = table.filter(pl.col("over").is_null())
+    assert means["value"].is_between(0.5, 17.0).all()
+    assert (means["low"] <= means["value"]).all()
+    base = means.filter(name="strata, layer").select("temperature", base="value")
+    over = table.filter(over="strata, layer").join(base, on="temperature")
+    both = means.join(over, on=["temperature", "name"], suffix="_lead")
+    # Leads stand there for the pair, and for the mean over the only pair.
+    assert both.height == 2 * (means.height - base.height)
+    expected = 100 * (both["value"] / both["base"] - 1)
+    assert both["value_lead"].to_numpy() == pytest.approx(expected.to_numpy())
+    assert whole_trees.main([*options, "--workers", "1"]).equals(table)
+    assert "0 of 4" in capsys.readouterr().err
+
+
+def test_a_mean_over_pairs_needs_the_same_prompts():
+    rows = [{"draft": draft, "prompt": prompt} for draft, prompt in (("a", 0), ("a", 1), ("b", 0))]
+    table = pl.DataFrame(rows).with_columns(temperature=1.0, positions=3)
+    with pytest.raises(ValueError, match="1 prompts of b"):
+        tree_leads.leads(table)
+
+
+def test_shapes_are_chosen_on_the_held_out_half():
+    """The best shape of one half is the worse of the two on the held-out half."""
+    wide, deep = np.array([3.0, 1.0, 3.0, 1.0]), np.array([1.0, 3.0, 1.0, 3.0])
+    by_shape = {("strata", "layer"): {"wide": wide, "deep": deep}}
+    by_shape["strata", tree_leads.BOUND] = {"wide": wide + 10, "deep": deep + 10}
+    of = tree_leads.chosen(by_shape, ("strata", "layer"))
+    assert of.tokens.tolist() == [1.0] * 4
+    assert of.shapes == "deep, wide"
+    bound = tree_leads.chosen(by_shape, ("strata", tree_leads.BOUND))
+    assert bound.tokens.tolist() == [11.0] * 4
