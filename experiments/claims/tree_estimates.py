@@ -32,7 +32,9 @@ class Refusing(Sampled):
 def expected_tokens(rule: TreeVerifier, context: Context, tree: DraftTree) -> float:
     """Tokens per step given a drawn tree; of the layer rule, given the drafts above each layer."""
     if isinstance(rule, LayerVerification):
-        return 1.0 + sum(layer.score - layer.left.sum() for layer in rule.layers(context, tree))
+        return 1.0 + sum(
+            float(layer.scores.sum() - layer.masses.sum()) for layer in rule.layers(context, tree)
+        )
     if isinstance(rule, TokenLevel):
         return 1.0 + sum(_reached(rule, context, tree, (), 1.0))
     lengths: list[int] = []
