@@ -2,9 +2,10 @@
 
 Both decide by the pair sweep (:mod:`otmd.verifiers.pair_sweep`), from the deepest drafts up. A node is a
 prefix of drafted tokens, and M is its target. The *score* w of a node is the probability that the accepted
-path ends at the node or below it, given the drafts down to it; it is 1 at the root. The sweep at a node, or
-at a whole layer, gives the masses a(y) ≤ w M(y) that are accepted below the node, and the scores of its
-children. So the node itself has the mass w M − a to emit. ``docs/theory_trees.md`` has the proofs.
+path ends at the node or below it, given the drafts down to it (in subtrees, given also that the search gets
+to the node); it is 1 at the root. The sweep at a node, or at a whole layer, gives the masses a(y) ≤ w M(y)
+that are accepted below the node, and the scores of its children. So the node itself has the mass w M − a to
+emit. ``docs/theory_trees.md`` has the proofs.
 
 The sweep needs only tokens that may be drafted: with strata of the k most likely tokens, a layer of m nodes
 costs m k. A row of the whole vocabulary is made for the node that emits.
