@@ -1,4 +1,4 @@
-"""A recorder, with which an engine writes a recorded run: whole rows, or only the numbers of the tests."""
+"""A recorder, with which an engine writes a recorded run: whole rows, or only the numbers that tests need."""
 
 from __future__ import annotations
 
@@ -29,30 +29,31 @@ class Recorder:
     Parameters
     ----------
     path : str or Path
-        A folder, which is made if missing. It has no other recorded run.
+        A folder, which is made if missing. It must not hold a recorded run.
     keep : {"rows", "numbers"}
-        Whole rows, in safetensors files of about 64 MB; or only the numbers that the tests need, a line of
-        about a kilobyte for each row. The verdict is the same, but a cause is searched in whole rows alone.
+        ``rows`` keeps whole rows, in safetensors files of about 64 MB. ``numbers`` keeps only the numbers
+        that the tests need, a line of about a kilobyte for each row. The verdict is the same, but the most
+        likely cause is searched only in whole rows.
     law : str or callable
-        The law of the drafts, as for :func:`recorded_run`, which need not be told it again.
+        The law of the drafts, as for :func:`recorded_run`; the audit then need not be given it again.
 
     Raises
     ------
     ValueError
-        For invalid arguments, and a folder with a recorded run. Its methods raise it for a field at fault,
-        after :meth:`close`, and in another process than that which made the recorder.
+        For invalid arguments, and for a folder with a recorded run. The methods raise it for an invalid
+        field, after :meth:`close`, and in another process than the one that made the recorder.
     FolderLockedError
         If another recorder writes into the folder.
     OSError
-        With advice, if the disk is full or the folder cannot be written to; methods raise it too.
+        If the disk is full or the folder cannot be written to; methods raise it too.
 
     Notes
     -----
-    One recorder a process, called from one thread: each has a folder of its own. Arrays are copied, so the
-    engine may use its buffers again. A list of fractions is kept as float32, an array as what it is.
+    A recorder is for one process and one thread, and has its own folder. Arrays are copied, so the engine may
+    reuse its buffers. A list of floats is kept as float32, an array in its own type.
 
-    A file of whole rows is written whole or not at all, when the rows have 64 MB, at 4,096 rows and at
-    :meth:`close`; a process that is killed loses the rows after its last file. A line of numbers is handed to
+    A file of whole rows is written when the rows have 64 MB, at 4,096 rows and at :meth:`close`, whole or not
+    at all. A process that is killed loses the rows after its last file. A line of numbers is handed to
     the operating system before :meth:`add` returns.
 
     Examples
@@ -97,7 +98,8 @@ class Recorder:
         Parameters
         ----------
         **fields
-            The fields of a row: NumPy arrays, torch tensors or lists, numbers and texts; None for none.
+            The fields of a row (``docs/howto/audit_an_engine.md``): NumPy arrays, torch tensors, lists,
+            numbers or texts. None is the same as leaving the field out.
         """
         self._add([as_recorded(fields)])
 
@@ -109,11 +111,12 @@ class Recorder:
         draft_tokens : array_like
             The n tokens of the chain (n,). Here and in the output, −1 stands for no token.
         output_tokens : array_like
-            The tokens that the step emitted, 1 to n + 1: the accepted ones, and one more.
+            The 1 to n + 1 tokens that the step emitted: the accepted ones, and one more.
         **fields
-            The fields of a row. ``target_logits``, or another one with numbers for each token, has the shape
-            (n + 1, V); ``draft_logits`` has (n, V). Others, such as ``request``, ``step`` and
-            ``target_temperature``, are those of all rows.
+            The fields of a row. ``target_logits`` or ``target_probs`` has the shape (n + 1, V),
+            ``draft_logits`` or ``draft_probs`` (n, V); with ``target_ids`` or ``draft_ids``, K takes the
+            place of V. Fields such as ``request``, ``step`` and ``target_temperature`` hold for all rows of
+            the step.
         """
         drafts = _tokens("draft_tokens", draft_tokens)
         outputs = _tokens("output_tokens", output_tokens)
@@ -137,7 +140,7 @@ class Recorder:
         self._add(rows)
 
     def close(self) -> None:
-        """Write what is left, and free the folder; nothing if this was done."""
+        """Write the remaining rows, and unlock the folder. A second call does nothing."""
         self._close()
 
     def __enter__(self) -> Self:

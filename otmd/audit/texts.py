@@ -51,15 +51,15 @@ def texts(
 ) -> RecordedRunAudit:
     """Audit a server by its outputs alone.
 
-    Whatever is drafted, the tokens of a lossless engine follow the target. So texts that any server wrote are
-    tested against the target's own probabilities after each prefix, over all tokens and by token index.
+    Whatever is drafted, a lossless engine emits tokens that follow the target. So the texts of any server can
+    be tested against the target's own probabilities after each prefix, over all tokens and by token index.
 
     Parameters
     ----------
     source : str, Path or sequence of mapping
-        A ``.jsonl`` or ``.parquet`` file, or rows: ``prompt_tokens`` and ``output_tokens`` are token ids,
-        with those that the chat template adds and with the token that ended the text; ``request`` may name
-        the text. All texts of a stretch: none is left out for what it says.
+        A ``.jsonl`` or ``.parquet`` file, or rows. ``prompt_tokens`` and ``output_tokens`` are token ids: the
+        prompt's with those that the chat template adds, the output's with the token that ended the text.
+        ``request`` may name the text. Give all texts of a period: leave none out for its content.
     oracle : callable
         Takes prefixes, tuples of token ids, and returns the target's raw logits (len(prefixes), V) of the
         next token: such as :meth:`otmd.models.LanguageModel.logits_after`.
@@ -68,12 +68,12 @@ def texts(
     false_alarm, bias, rng
         As for :func:`otmd.audit.recorded_run`.
     batch_size : int
-        Texts are evaluated together until they have this many tokens.
+        Texts are evaluated together in batches of about this many output tokens.
 
     Returns
     -------
     RecordedRunAudit
-        ``print`` shows the verdict, what could be found, and the tests.
+        ``print`` shows the verdict, the bias that could have been found, and the tests.
 
     Raises
     ------
@@ -82,9 +82,9 @@ def texts(
 
     Notes
     -----
-    A prefix that texts share is evaluated once, as long as it is among the latest 2^28 logits. An index
-    beyond 62 counts as 62. The logits of the oracle differ from the server's by rounding; a kernel of half
-    precision can be told from float32 over many tokens.
+    A prefix that texts share is evaluated once while its logits are among the latest 2^28. In the tests by
+    token index, an index beyond 62 counts as 62. The logits of the oracle differ from the server's by
+    rounding: over many tokens, a server of half precision can be told from an oracle in float32.
 
     Examples
     --------

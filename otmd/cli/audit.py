@@ -54,8 +54,9 @@ def audit(
     Parameters
     ----------
     file : Path
-        A .jsonl, .parquet or .safetensors file with a row for each position with drafts or an output token;
-        with --oracle, a .jsonl or .parquet file with prompt_tokens and output_tokens for each text.
+        The folder of a recorder, or a .jsonl, .parquet or .safetensors file with a row for each position with
+        drafts or an output token; with --oracle, a .jsonl or .parquet file with prompt_tokens and
+        output_tokens for each text.
     oracle : str
         The target that the texts are audited against: default, a .gguf file, a folder, or a name on the hub.
     law : str

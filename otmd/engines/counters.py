@@ -1,8 +1,7 @@
 """Counters of speculative decoding that engines keep, read into one set of numbers.
 
 The same run has many acceptance rates. A step drafts tokens, accepts the first few of them along one path,
-and adds one more token. Here a step is counted by the number of drafts that it accepts; the extra token is
-never among them.
+and adds one more token, the extra token. Accepted drafts never include the extra token here.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ class AcceptanceCounts:
     source : str
         The format that was read.
     steps, accepted : float
-        Calls of the target that had drafts, and accepted drafts in all of them.
+        The number of calls of the target that had drafts, and the number of drafts accepted in all of them.
+        llama.cpp has no such count: its steps include calls without drafts.
     drafted : float or None
-        Drafts in all steps; None if it was not counted.
+        The number of drafts in all steps; None if it was not counted.
     at_least : tuple of float
-        Steps that accepted at least 1, 2, … drafts; empty if it was not counted.
+        The numbers of steps that accepted at least 1, 2, … drafts; empty if they were not counted.
 
     Examples
     --------
@@ -64,17 +64,17 @@ class AcceptanceCounts:
 
     @property
     def draft_acceptance_rate(self) -> float | None:
-        """Accepted drafts / drafts, those behind a rejected one too; None if drafts were not counted."""
+        """Accepted drafts / all drafts, those after a rejection too; None if drafts were not counted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def per_step(self) -> list[float]:
-        """P(a step accepts at least k drafts), k = 1, 2, …: what synthetic acceptance rates are."""
+        """P(a step accepts at least k drafts), k = 1, 2, …: the meaning of synthetic acceptance rates."""
         return [count / self.steps for count in self.at_least]
 
     @property
     def conditional(self) -> list[float]:
-        """P(at least k | at least k − 1): the rate at depth k, given that the step came that far."""
+        """P(at least k accepted | at least k − 1): the acceptance rate at depth k, where it is reached."""
         reached = (self.steps, *self.at_least)
         return [
             count / before if before else 0.0
@@ -91,7 +91,7 @@ class AcceptanceCounts:
 
 
 def read_counts(path: str | Path, *, without_extra_token: bool = False) -> AcceptanceCounts:
-    """Read what an engine counted.
+    """Read the acceptance counters of an engine from a file.
 
     ============  =========================================================================================
     vLLM          the text of ``/metrics``: the counters ``vllm:spec_decode_num_…``
@@ -106,7 +106,7 @@ def read_counts(path: str | Path, *, without_extra_token: bool = False) -> Accep
     ----------
     path : str or Path
     without_extra_token : bool
-        Whether the numbers of ``accept_lengths`` leave out the extra token; Spec-Bench's count it.
+        Whether ``accept_lengths`` leave out the extra token; those of Spec-Bench include it.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def read_counts(path: str | Path, *, without_extra_token: bool = False) -> Accep
     Raises
     ------
     ValueError
-        If the file has none of these formats, or counts that contradict each other.
+        If the file has none of these formats, no step with drafts, or counts that contradict each other.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def _from_llama_cpp(timings: list[Any]) -> AcceptanceCounts:
         float(sum(x[name] for x in with_drafts))
         for name in ("draft_n_accepted", "draft_n", "predicted_n")
     )
-    # Every call writes one token that no draft foretold. Those without a draft cannot be told apart.
+    # Every call emits one token that was not drafted. Calls without drafts cannot be told from the others.
     return AcceptanceCounts("llama.cpp", written - accepted, accepted, drafted)
 
 

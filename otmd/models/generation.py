@@ -35,12 +35,12 @@ _STATEFUL = (
 
 @dataclass
 class TreeOutput(GenerateDecoderOnlyOutput):
-    """The output of transformers' ``generate``, and for each call of the target its tokens.
+    """The output of transformers' ``generate``, with the numbers of tokens of each call of the target.
 
     Attributes
     ----------
     steps : tuple of tuple of int
-        For each call of the target, the number of tokens that it yielded, and of those that were drafted.
+        For each call of the target, the number of tokens that it yielded, and the number that were drafted.
     """
 
     steps: tuple[tuple[int, int], ...] | None = None
@@ -61,10 +61,10 @@ def generate(
 ) -> TreeOutput | torch.Tensor:
     """Write a text with draft trees, as the ``custom_generate`` of transformers' ``generate``.
 
-    Each step drafts a tree, reads it in one call of the model, and keeps a path of it by
-    :class:`~otmd.trees.LayerVerification`. Sampling drafts from strata, greedy decoding the most likely
-    tokens. The text is distributed as that of ``generate`` alone; a greedy text is the same, but for ties
-    within rounding.
+    Each step drafts a tree, evaluates the model on it in one call, and keeps a path by
+    :class:`~otmd.trees.LayerVerification`. With sampling, drafts come from strata; with greedy decoding they
+    are the most likely tokens. The text is distributed as that of ``generate`` alone. A greedy text is the
+    same, except where logits tie within rounding.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def generate(
     branching : sequence of int
         The numbers of drafts at the root, below each of its drafts, and so on.
     draft_top_k : int, optional
-        Drafts are among so many most likely tokens; None is no limit. It bounds the time of verification.
+        Drafts come from this many most likely tokens of the draft; None is no limit. It bounds the time of
+        verification.
     token_streamer : transformers.generation.BaseStreamer, optional
         Receives the prompt, the tokens of each step, and the end.
     **model_kwargs
@@ -95,8 +96,9 @@ def generate(
 
     Notes
     -----
-    ``generate`` keeps its own keywords ``assistant_model`` and ``streamer`` from a callable, so they have
-    other names here. Random numbers follow from torch's global generator, as elsewhere in ``generate``.
+    ``generate`` does not pass its own keywords ``assistant_model`` and ``streamer`` on to a callable, so they
+    are ``draft`` and ``token_streamer`` here. Random numbers follow from torch's global generator, as
+    elsewhere in ``generate``.
 
     Examples
     --------
@@ -156,7 +158,7 @@ class _TreeDecoder:
         self._choosing = Processing(1.0 if config.do_sample else 0.0)
         self._law = Stratified if config.do_sample else _most_likely
         self._branching = branching
-        # So torch.manual_seed decides about the text.
+        # So torch.manual_seed fixes the text.
         self._choices = Sampled(np.random.default_rng(int(torch.randint(2**62, ()))))
         self._steps: list[tuple[int, int]] = []
         self._scores: tuple[torch.Tensor, ...] = ()
@@ -231,7 +233,7 @@ class _TreeDecoder:
 class _Scores:
     """A model after a text and after paths that continue it: logits, and scores after generate's processors.
 
-    They are of ``vocab_size`` tokens: those that the model does not know have the logit −∞.
+    Both are over ``vocab_size`` tokens. Tokens that the model does not know have the logit −∞.
     """
 
     def __init__(
@@ -279,12 +281,12 @@ class _Scores:
         self._scores = {}
 
     def _known(self, tokens: Sequence[int]) -> Prefix:
-        # A draft reads its last token where it does not know one. Any draft is lossless.
+        # The draft reads its last token in place of one that it does not know. Any draft is lossless.
         return tuple(min(token, self._token_count - 1) for token in tokens)
 
 
 class _BareModel(NamedTuple):
-    """A transformers model as the continuations of a language model read it, all logits included."""
+    """A transformers model in the form that ``CachedContinuations`` takes, with all its logits."""
 
     model: PreTrainedModel
     token_count: int

@@ -1,7 +1,7 @@
 """The recorder of vLLM: what its V1 model runner samples, written as a run for the audit.
 
-Nothing that loads Numba is imported before the first token is sampled: vLLM 0.32.0 does not start on a CPU in
-a process that has loaded it.
+Nothing that loads Numba is imported before the first token is sampled: on a CPU vLLM 0.32.0 does not start in
+a process that has loaded Numba.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otmd.audit import Recorder
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
-# What is relied on: by module, a method and the names of its parameters, as in vLLM 0.32.0.
+# The methods that the recorder relies on, by module, and the names of their parameters in vLLM 0.32.0.
 _SIGNATURES = {
     (_RUNNER, "GPUModelRunner._sample"): ("self", "logits", "spec_decode_metadata"),
     (_RUNNER, "GPUModelRunner._get_spec_decode_draft_probs"): ("self", "spec_decode_metadata"),
@@ -42,7 +42,7 @@ _IDLE = {
 def register() -> None:
     """Record the engine of this process if the environment variable ``OTMD_RECORD`` names a folder.
 
-    vLLM calls it in each of its processes: it is an entry point of the group ``vllm.general_plugins``.
+    vLLM calls this function in each of its processes: it is an entry point of ``vllm.general_plugins``.
     ``OTMD_RECORD_KEEP`` may be ``numbers``, see :class:`otmd.audit.Recorder`.
 
     Raises
@@ -72,8 +72,8 @@ def recorded(path: str | Path, keep: str = "rows") -> Iterator[None]:
     Parameters
     ----------
     path, keep
-        As for :class:`otmd.audit.Recorder`, which is made when the first token is sampled, and in the first
-        of the processes that share a model.
+        As for :class:`otmd.audit.Recorder`. The recorder is made when the first token is sampled. Of
+        processes that share a model, only the first has one.
 
     Yields
     ------
@@ -85,7 +85,7 @@ def recorded(path: str | Path, keep: str = "rows") -> Iterator[None]:
         If methods of vLLM have other parameters than in vLLM 0.32.0, or if vLLM may choose its V2 model
         runner, which samples elsewhere.
     ValueError
-        While vLLM samples: if a request asks for more than temperature, top-k and top-p.
+        When a token is sampled for a request that asks for more than temperature, top-k and top-p.
 
     Examples
     --------
@@ -140,9 +140,9 @@ class _Drafts(NamedTuple):
 def _read_batch(
     runner: Any, logits: Any, spec_decode_metadata: Any
 ) -> Iterator[dict[str, Any] | None]:
-    """Copy what the recorder needs of each request; None where the prompt is not read to its end.
+    """Copy the numbers that the recorder needs of each request; None where the prompt is only partly read.
 
-    vLLM drops the token that it samples there.
+    vLLM drops the token that it samples for such a request.
     """
     batch = runner.input_batch
     _require_known_settings(batch.sampling_metadata)
@@ -232,7 +232,7 @@ def _require_first_runner() -> None:
 
 
 def _require_known_settings(sampling: Any) -> None:
-    """ValueError if a request of the batch asks for what no field of a row stands for."""
+    """ValueError if a request of the batch asks for a setting that the recorder does not record."""
     holder = sampling.thinking_budget_state_holder
     asked = {
         "penalties": not sampling.no_penalties,

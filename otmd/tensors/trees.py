@@ -1,16 +1,17 @@
 """Draft trees from strata, drafted level by level and verified layer by layer on a device.
 
 The verifier is :class:`otmd.trees.LayerVerification`; ``docs/theory_trees.md`` proves that it is lossless.
-Here its sweep (:mod:`otmd.verifiers.pair_sweep`) takes all pairs of a layer at once. Let t = w M be a target
-and q the probability that the pair is drafted. A cell is one slot and a class of tokens with similar t/q.
-Cells are taken class by class, and A of a cell is the product of the other slots' s before it. If B ≥ A,
+Here its sweep (:mod:`otmd.verifiers.pair_sweep`) takes all pairs of a layer at once. For a pair of a slot and
+a token, let t = w M be its target and q the probability that the slot drafts it. A cell is one slot and a
+class of tokens with similar t/q. Cells are taken class by class. Let s of a slot be the probability that none
+of its pairs so far was accepted, and A of a cell the product of the other slots' s before it. For any B ≥ A,
 
     c = min(1, t/(B q)),    a = A c q ≤ t
 
 is lossless. So B is 1 at first; c follows from it, then s, then A of all cells. With this A as B, c can only
-grow, so s and the next A can only fall: every round is lossless, and accepts at least what the last one did.
+grow, so s and the next A can only fall: every round is lossless, and accepts at least as much as the last.
 
-As in the pair sweep, the tokens that were thinned (c < 1) are then taken after all others, if that is better.
+As in the pair sweep, the pairs that were thinned (c < 1) are then taken after all others, if that is better.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from otmd.tensors.probabilities import (
 # Octaves of t/q below 1, the last one open, and one class above.
 _NUM_CLASSES = 12
 _NUM_ROUNDS = 8
-# A is taken as at least this: t/A must not be 0/0.
+# The smallest A in a quotient: t/A must not be 0/0.
 _TINY = 1e-300
 
 
@@ -45,12 +46,12 @@ class TreeVerdict(NamedTuple):
     Attributes
     ----------
     path : torch.Tensor of int64, shape (B, L)
-        The accepted nodes, by their rows in ``target_probs``, without the root; then −1. L is the number of
-        levels.
+        The accepted nodes as their rows in ``target_probs``, without the root; unused entries are −1. L is
+        the number of levels.
     length : torch.Tensor of int64, shape (B,)
         The number of accepted nodes.
     token : torch.Tensor of int64, shape (B,)
-        The token that is emitted after them; −1 where, without validation, an input is impossible.
+        The token that is emitted after them; −1 where, without validation, an input is invalid.
     """
 
     path: Tensor
@@ -71,14 +72,15 @@ class TensorLayerVerification:
     levels : sequence of TensorLevel
         All levels of the trees, the root's first, with all drafts that were drawn.
     validate : bool
-        Whether rows that are no distribution, and levels whose drafts were not drawn from their strata, are a
-        ValueError; the host then waits for the device. If not, the output token of such a tree is −1.
+        Whether to raise ValueError for rows that are no distribution, and for levels whose drafts were not
+        drawn from their strata; the host then waits for the device. Without it, the output token of a tree
+        with such an input is −1.
 
     Attributes
     ----------
     scores : torch.Tensor of float64, shape (B, N)
-        The probability that each node or one below it is accepted, given the drafts down to it. The mean of
-        their sum over the drafts is the number of tokens per step.
+        The probability that the accepted path ends at each node or below it, given the drafts down to it.
+        The mean of their sum over the drafts is the number of tokens per step.
     end_probs : torch.Tensor of float64, shape (B, N)
         The probability that the accepted path ends at each node, given all drafts.
 
@@ -141,7 +143,7 @@ class TensorLayerVerification:
         return TreeVerdict(path, (path >= 0).sum(-1), torch.where(valid, token, -1))
 
     def _residual(self, nodes: Tensor) -> Tensor:
-        """The masses (B, V) that the nodes (B,) emit, in units of their own."""
+        """The masses (B, V) that the nodes (B,) emit, each row up to a factor."""
         request = torch.arange(len(nodes), device=nodes.device)
         target = self._target[request, nodes].double()
         masses = target.clone()
@@ -247,7 +249,7 @@ class _Sweep(NamedTuple):
 
 
 def _sweep(target: Tensor, probs: Tensor, slot: Tensor, num_slots: int) -> _Sweep:
-    """Sweep the pairs (B, E) class by class; then once more, after all others those that were thinned."""
+    """Sweep the pairs (B, E) class by class; then once more, with the thinned pairs after all others."""
     octave = (0.5 - torch.log2(target / probs)).nan_to_num(0.0).clamp(0, _NUM_CLASSES - 2)
     level = torch.where(target >= probs, 0, 1 + octave.long())
     cell = level * num_slots + slot

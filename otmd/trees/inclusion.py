@@ -28,40 +28,42 @@ def inclusion_bound(
 ) -> BlockEfficiency:
     """Bound the tokens per step of every lossless tree verifier by P(each prefix is drafted).
 
-    Let π(u) be the probability that a prefix u is drafted, M(u) that of the target. A lossless verifier
-    accepts u with probability at most π(u), and uy with at most M(y|u) times that of u. So the tokens per
-    step are at most 1 + Σ_u M(u) min(1, min π(v)/M(v)), v being u and the prefixes of u. A single path
-    attains it, with :class:`BlockVerification`.
+    Let π(u) be the probability that a prefix u is drafted, and M(u) the target's probability of u. A lossless
+    verifier accepts u with probability at most π(u), and uy with at most M(y|u) times the probability that it
+    accepts u. So the tokens per step are at most 1 + Σ_u M(u) min(1, min_v π(v)/M(v)). The sum is over all u
+    but the root, and v is u or a prefix of u, without the root. For a single path
+    :class:`BlockVerification` attains the bound.
 
     Parameters
     ----------
     target_model : callable
         Takes a prefix and returns the target distribution (V,).
     law : TreeLaw
-        The law of the draft trees. What is drafted below a token must depend on its node's drafts only
-        through the index of the first that holds it and the number that do.
+        The law of the draft trees. What is drafted below a token may depend on the drafts of its node only
+        through the index of the first draft that is the token, and through how many are.
     num_samples : int, optional
-        How many texts of the target to sample. Without it every prefix is visited, and the bound is exact.
+        The number of texts to sample from the target. Without it every prefix is visited, and the bound is
+        exact.
     rng : int, sequence of int, numpy.random.Generator or None
         Draws the texts: a seed or a generator. Equal seeds give equal answers.
 
     Returns
     -------
     BlockEfficiency
-        The bound; of samples, its estimate and standard error. The error is estimated from the same texts: it
-        is 0 where all of them gave the same value, also if other texts, which are rare, would not.
+        The bound; with ``num_samples``, its estimate and standard error. The error is estimated from the same
+        texts. So it is 0 if all of them have the same value, even if rarer texts have another.
 
     Raises
     ------
     ValueError
-        For fewer than two samples.
+        If ``num_samples`` is less than 2.
     UnsupportedLaw
         For a law of drafts at a node that has no closed form and too many tuples to list.
 
     Notes
     -----
     At full vocabulary it serves drafts that are deterministic, independent or drawn without replacement, and
-    laws that begin with deterministic drafts: all of otmd but conditional Poisson.
+    laws that begin with deterministic drafts: all laws of otmd but conditional Poisson.
 
     Examples
     --------

@@ -1,10 +1,11 @@
 """Tree verifiers that look at all drafts of a layer, or of a subtree, before they decide.
 
 Both decide by the pair sweep (:mod:`otmd.verifiers.pair_sweep`), from the deepest drafts up. A node is a
-prefix of drafted tokens, M its target, and the *score* w of a node is the probability that it or a node below
-it is accepted, given the drafts down to it; it is 1 at the root. The sweep at a node, or at a whole layer,
-gives the masses a(y) ≤ w M(y) that are accepted below, and the scores of the children, whose mean is a(y). So
-what remains for the node itself to emit is w M − a.
+prefix of drafted tokens, and M is its target. The *score* w of a node is the probability that the accepted
+path ends at the node or below it, given the drafts down to it (in subtrees, given also that the search gets
+to the node); it is 1 at the root. The sweep at a node, or at a whole layer, gives the masses a(y) ≤ w M(y)
+that are accepted below the node, and the scores of its children. So the node itself has the mass w M − a to
+emit. ``docs/theory_trees.md`` has the proofs.
 
 The sweep needs only tokens that may be drafted: with strata of the k most likely tokens, a layer of m nodes
 costs m k. A row of the whole vocabulary is made for the node that emits.
@@ -29,7 +30,7 @@ from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.pair_sweep import sweep_pairs
 from otmd.verifiers.prepared import PreparedVerifier
 
-# Scores are averaged over so many assignments of drafts to equal slots.
+# Scores are averaged over at most this many assignments of drafts to equal slots.
 _MOST_ASSIGNMENTS = 120
 # A difference of probabilities below this is computed as a sum.
 _CANCELLED = 1e-6
@@ -38,16 +39,16 @@ _CANCELLED = 1e-6
 class LayerVerification(TreeVerifier):
     """Verify the drafts of a layer together, the deepest layer first.
 
-    The layer is one position: its tokens are the pairs of a node and a token, its target is w M of all its
-    nodes, its drafts are the slots of all its nodes. The score of a child is the probability that the sweep
-    accepts it, given all drafts of the layer. A layer whose nodes have scores of sum s accepts, after all
-    deeper layers did not, with probability r/(r + 1 − s), r the mass of w M − a. It then emits a node and a
-    token after it with the probabilities (w M − a)/r.
+    The layer is one position. Its tokens are the pairs of a node and a token, its target is w M of all its
+    nodes, and its drafts are the slots of all its nodes. The score of a child is the probability that the
+    sweep accepts it, given all drafts of the layer. Let s be the sum of the scores of the layer's nodes, and
+    r the mass of w M − a. If no deeper layer has stopped, the layer stops with probability r/(r + 1 − s), and
+    then emits a node and a token after it with the probabilities (w M − a)/r.
 
     Serves trees in which the drafts of each node are deterministic or drawn independently: with replacement,
     from strata, by different drafters, greedy. With a ``verifier``, each node decides by itself, for its
-    share of the layer, and any law that the verifier serves will do. The frame, layers from the deepest up,
-    is that of Layer Verification (Cha, Cho and Yun 2026).
+    share of the layer; this serves every law that the verifier serves. The order of the layers, from the
+    deepest up, is that of Layer Verification (Cha, Cho and Yun 2026).
 
     Parameters
     ----------
@@ -84,9 +85,9 @@ class LayerVerification(TreeVerifier):
         raise AssertionError("the root accepts")
 
     def tokens_per_step(self, context: Context, choices: RandomChoices) -> float:
-        """1 + Σ s over the layers below the root: unbiased, and of less variance than emitted tokens.
+        """1 + Σ s over the layers below the root: unbiased, with no more variance than the emitted tokens.
 
-        Given the drafts down to a layer, s is the probability that the layer or a deeper one is accepted.
+        Given the drafts down to a layer, s is the probability that the accepted path reaches the layer.
         """
         layers = self.layers(context, DraftTree(context, choices))
         return 1.0 + sum(float(layer.scores.sum()) for layer in layers[1:])
@@ -104,16 +105,16 @@ class LayerVerification(TreeVerifier):
 
 
 class SubtreeVerification(BottomUp):
-    """Verify node by node: each node after its children, which are asked in the order of preference.
+    """Verify node by node: each node after its children, which decide in the order of preference.
 
     The sweep at a node is that of the preference rule for the target w M. The score of a child is the
-    probability c of its pair. The first child that succeeds is the answer. If none does, the node itself
-    succeeds with probability r/(r + 1 − w), r the mass of w M − a, and emits a token ∝ w M − a. A single path
-    is verified as by :class:`BlockVerification`, a single layer as by :class:`~otmd.Preference`. The
-    principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
+    probability c of its pair. The first child whose subtree accepts ends the search. If none accepts, the
+    node itself stops with probability r/(r + 1 − w), r being the mass of w M − a, and emits a token ∝
+    w M − a. A single path is verified as by :class:`BlockVerification`, a single layer as by
+    :class:`~otmd.Preference`. The principle is that of UniVer (arXiv 2605.04543), there for greedy drafts.
 
-    Serves the same trees as :class:`LayerVerification`, which usually yields slightly more tokens per step;
-    that it always does is not proved.
+    Serves the same trees as :class:`LayerVerification` without a verifier, which usually yields slightly more
+    tokens per step. There is no proof that it always does.
 
     Examples
     --------
@@ -150,7 +151,7 @@ class Layer(ABC):
     Attributes
     ----------
     nodes : list of tuple of int
-        The prefixes, m of them.
+        The m prefixes.
     scores : ndarray of float64, shape (m,)
         Their scores.
     masses : ndarray of float64, shape (m,)
@@ -233,8 +234,9 @@ class SweptLayer(Layer):
         if self._sweep is None or self._pairs is None:
             return {}
         scores: dict[Prefix, float] = {}
-        # Equal slots have the same distribution, so every assignment of drafts to them has the same mean, the
-        # accepted masses. The average has less variance, and the value of going on is concave in the scores.
+        # Equal slots have the same distribution, so the scores of every assignment of drafts to them have the
+        # same mean, the accepted masses. Their average has less variance, and the optimum over the rest of
+        # the tree is concave in the scores.
         permutations = self._pairs.slots.assignments(_MOST_ASSIGNMENTS)
         assigned = np.array([permuted[self._pairs.slot] for permuted in permutations])
         chosen = self._sweep.chosen(assigned, self._pairs.pair).mean(axis=0)
@@ -267,9 +269,9 @@ class SweptLayer(Layer):
 class SharedLayer(Layer):
     """A layer whose nodes decide by themselves: node v has the share λ = w/s of the layer.
 
-    Its target is s M, and the rest of 1 is on a token more, which is never drafted. The score of a child is λ
-    times the probability of its token in the output given the drafts, and λ times that of the other tokens is
-    left to the node.
+    Its target is s M, with 1 − s on an additional token, which is never drafted. The score of a child is λ
+    times the probability that its token is the output, given the drafts. λ times the probability of every
+    other output token is left to the node.
     """
 
     def __init__(
@@ -336,9 +338,9 @@ def _require_independent(rule: TreeVerifier, law: DraftLaw) -> None:
 class _Pairs:
     """The E pairs of a node of a layer and a token that it may draft, and the slots over them.
 
-    ``tokens`` has the tokens of each node, by its index, and ``parts`` where its pairs are among all: those
-    of the first node come first. ``slot`` and ``pair`` (n,) are those of each draft. A deterministic draft is
-    a slot of its own.
+    ``tokens`` has the tokens of each node, by its index, and ``parts`` the slice of its pairs among all
+    pairs, those of the first node first. ``slot`` and ``pair`` (n,) are those of each draft. A deterministic
+    draft is a slot of its own.
     """
 
     def __init__(self, drafting: dict[int, Node], vocab_size: int) -> None:

@@ -1,9 +1,10 @@
 """Rules that look at whole trees, along texts: node by node exactly, layer by layer on drawn trees.
 
-Node by node, only p and q along a text matter. A node has a score w, 1 at the root. The pair sweep for the
-target w p accepts y with the mass a(y), and gives the child the score c(y). So a step accepts at least k
-tokens of a text with probability Π_{i≤k} a(y_i)/(w_{i−1} p(y_i)), w_i = c(y_i). It depends on w, so that each
-beginning of a step needs sweeps of its own, one for each level with several drafts.
+Node by node, only p and q along a text y_1, y_2, … matter. A node has a score w; w_0 = 1 at the root. The
+pair sweep for the target w p accepts y with the mass a(y), and gives the child the score c(y). So a step that
+begins at y_1 accepts at least k tokens of the text with probability Π_{i≤k} a(y_i)/(w_{i−1} p(y_i)), w_i =
+c(y_i). The sweep depends on w, so each position where a step may begin needs its own sweeps, one for each
+level with several drafts.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class WalkSettings(NamedTuple):
 class NodeByNode(NamedTuple):
     """Trees of equal levels that are verified node by node.
 
-    ``reach`` has for each tree and text the probability (N,) that a step which begins at a token accepts all
-    levels, and the bound of it.
+    ``reach`` has for each tree and text an array (2, N): the probability that a step which begins at a token
+    accepts all levels, and the upper bound of this probability for every lossless rule.
     """
 
     variant: str
@@ -101,10 +102,10 @@ class NodeByNode(NamedTuple):
 
 
 class LayerByLayer(NamedTuple):
-    """Trees that are verified layer by layer, by what that adds to node by node on drawn trees.
+    """Trees that are verified layer by layer, as the difference from node by node on drawn trees.
 
-    ``gains`` has for each tree and text the tokens (N,) that are added at each token, divided by the
-    probability that a tree was drawn there; 0 where none was.
+    ``gains`` has for each tree and text the difference (N,) in tokens of a step that begins at each token,
+    divided by the probability that a tree was drawn there; 0 where none was.
     """
 
     node_by_node: NodeByNode
@@ -259,7 +260,7 @@ class TextNode:
 
 
 class _State(NamedTuple):
-    """A step that has come so far: its reach, the node's score, Π π/p of its tokens, and the least so far."""
+    """A step so far: its reach, the node's score, Π π/p over its tokens, and the least such product."""
 
     reached: float = 1.0
     score: float = 1.0
@@ -280,8 +281,9 @@ def reach_along(nodes: Iterable[TextNode], shapes: Sequence[Levels]) -> Reach:
     Returns
     -------
     dict of tuple of int to ndarray of float64, shape (2, N)
-        For each tree and what is left of it without its last levels: P(a step that begins at token t accepts
-        all levels | the text), and the most that any lossless rule has. 0 where the text ends before.
+        For each tree, and for each tree that is left without its last levels: P(a step that begins at token t
+        accepts all levels | the text), and its upper bound for every lossless rule. 0 where the text ends
+        before the last level.
     """
     trees = sorted({shape[: k + 1] for shape in shapes for k in range(len(shape))}, key=len)
     states: dict[tuple[int, Levels], _State] = {}
