@@ -16,9 +16,10 @@ SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-BENCH := optimal_plan couplings threads engine_page decoding
+BENCH := optimal_plan couplings threads engine_page layer_sweep recording decoding
 EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
-  invariance lossy_rules lossy_texts audit_faults spectr_paths spechub_depths sequence_optimum lp_scaling
+  invariance lossy_rules lossy_texts audit_faults spectr_paths spechub_depths sequence_optimum \
+  layerwise_optimum lp_scaling
 
 .PHONY: help setup demo test test-slow fuzz bench experiments figures lint format docs paper clean clean-all
 
@@ -78,6 +79,8 @@ experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing whe
 	@set -e; for name in $(EXPERIMENTS); do $(BIN)/python -m experiments $$name $(ARGS); done
 	$(BIN)/python -m experiments law_choice
 	$(BIN)/python -m experiments resolution_grid --workers 1
+	@test -d runs/models && $(BIN)/python -m experiments whole_trees || \
+	  echo "whole_trees needs the two GGUF files that docs/claims.md names" >&2
 	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
 	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
 	$(BIN)/python -m experiments plan_against_decoding --datasets runs/more-skip runs/more-ngram --repeats 1

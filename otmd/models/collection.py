@@ -18,8 +18,9 @@ import numpy as np
 
 from otmd.models import dataset
 from otmd.models.continuations import most_likely_along
+from otmd.models.dataset import DrawnTree, check_shape
 from otmd.models.draft_models import Draft, common_vocabulary, load_draft
-from otmd.models.drawn_trees import DrawnTree, check_shape, draw_trees
+from otmd.models.drawn_trees import draw_trees
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -87,7 +88,7 @@ def collect(
     trees, trees_every
         At every ``trees_every``-th of the positions that are stored, draw a tree of strata from the draft of
         each of these shapes (the drafts at a node, by level), and store how many tokens rules yield on it;
-        see :class:`otmd.models.drawn_trees.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
+        see :class:`otmd.models.dataset.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
         is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.

@@ -7,74 +7,21 @@ per step do not follow from the distributions along the text. They are estimated
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from otmd.laws import DraftLaw, Slots, Stratified
 from otmd.models.continuations import Continuations, continuations
+from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.probabilities import IntArray, Processing, wrong
+from otmd.probabilities import IntArray, Processing
 from otmd.trees import LayerVerification, TokenTree
 from otmd.trees.base import Context, DraftTree, Prefix
 from otmd.trees.random_choices import Sampled
 from otmd.verifiers import Preference
 from otmd.verifiers.pair_sweep import sweep_pairs
-
-MOST_NODES = 256
-
-
-@dataclass(frozen=True)
-class DrawnTree:
-    """Expected tokens of a step on one drawn tree, for three rules.
-
-    Each is unbiased for the rule's tokens per step at this position, and all three are of the same drafts, so
-    that their differences have little variance.
-
-    Attributes
-    ----------
-    index : int
-        The row of the data set: the tree continues the text before this position.
-    shape : tuple of int
-        The drafts at a node, by level, from equal strata.
-    layer : float
-        :class:`~otmd.trees.LayerVerification`: 1 and the scores of its layers.
-    node_by_node : float
-        :class:`~otmd.trees.SubtreeVerification`: 1 and, for each level, the probability that it or a deeper
-        one is accepted, given the drafts down to it.
-    token_level : float
-        The preference rule at each node: the expected number of tokens, given the tree.
-    """
-
-    index: int
-    shape: tuple[int, ...]
-    layer: float
-    node_by_node: float
-    token_level: float
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.index, int) and self.index >= 0):
-            raise wrong("index", self.index, "the number of a row")
-        check_shape("shape", self.shape)
-        most = 1.0 + len(self.shape)
-        for tokens in (self.layer, self.node_by_node, self.token_level):
-            if not (isinstance(tokens, float) and 0.0 <= tokens <= most + 1e-6):
-                raise wrong("tokens", tokens, f"a number of tokens up to {most}")
-
-
-def check_shape(name: str, shape: object) -> None:
-    """Raise ValueError unless a shape has the drafts of a node by level, and not too many nodes."""
-    numbers = shape if isinstance(shape, tuple) and shape else (0,)
-    # Python's whole numbers, which do not overflow.
-    sizes, nodes = 1, 0
-    for count in numbers[:MOST_NODES]:
-        sizes *= count if type(count) is int and 0 < count <= MOST_NODES else MOST_NODES + 1
-        nodes += sizes
-    if nodes > MOST_NODES:
-        expected = f"drafts at a node by level, such as 2x1x1, of at most {MOST_NODES} nodes"
-        raise wrong(name, "x".join(map(str, numbers)), expected)
 
 
 def draw_trees(

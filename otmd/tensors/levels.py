@@ -87,7 +87,7 @@ def draft_level(
     --------
     >>> import torch
     >>> from otmd.tensors import draft_level
-    >>> level = draft_level(torch.tensor([[[0.5, 0.3, 0.2, 0.0]]]), num_drafts=2, num_tokens=3)
+    >>> level = draft_level(torch.tensor([[[0.6, 0.3, 0.1, 0.0]]]), num_drafts=2, num_tokens=3)
     >>> level.number
     tensor([[[0, 1, 1]]])
     """

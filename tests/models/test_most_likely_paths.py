@@ -124,7 +124,10 @@ def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> Non
     [
         ({"paths": 0}, "paths"),
         ({"path_length": 0}, "path_length"),
-        ({"max_new_tokens": 120}, r"max_new_tokens=120 and path_length=5 is more than the 128"),
+        (
+            {"max_new_tokens": 120},
+            r"max_new_tokens=120 and 5 levels of drafts is more than the 128",
+        ),
     ],
 )
 def test_bad_settings(tiny, prompts, tmp_path, change, message) -> None:

@@ -223,7 +223,7 @@ def test_scores_are_those_of_the_pair_sweep_in_this_order(
         for i in np.random.default_rng(seed).choice(len(trees.probs), 20):
             layers = LayerVerification().layers(context, DrawnTree(trees, i, draft))  # type: ignore[arg-type]
             for depth, layer in enumerate(rule._layers):
-                assert layer.missed[i].item() == pytest.approx(layers[depth]._missed, abs=1e-10)
+                assert layer.missed[i].item() == pytest.approx(layers[depth].missed, abs=1e-10)
             listed = {
                 prefix: score
                 for prefix, score in zip(trees.prefixes[i], rule.scores[i].tolist(), strict=True)

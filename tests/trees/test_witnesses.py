@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -59,12 +60,9 @@ def layer_by_layer(
     size, nodes = target.vocab_size, list(scores)
     masses = np.concatenate([score * target(node) for node, score in scores.items()])
     laws = [otmd.Stratified(draft(node), 2) for node in nodes]
-    rows = [
-        (i * size + np.arange(size), row, 1)
-        for i, law in enumerate(laws)
-        for row in law.position_structure().slots.dense
-    ]
-    sweep = sweep_of(masses, Slots.joined(rows, masses.size, True))
+    parts = [law.position_structure().slots for law in laws]
+    moved = [replace(part, tokens=part.tokens + i * size) for i, part in enumerate(parts)]
+    sweep = sweep_of(masses, Slots.joined(moved, masses.size))
     for drawn in product(*(list(zip(*law.enumerate(), strict=True)) for law in laws)):
         pairs = np.concatenate([i * size + tokens for i, (tokens, _) in enumerate(drawn)])
         accepted = zip(pairs.tolist(), sweep.choice_probs(pairs).tolist(), strict=True)

@@ -11,7 +11,7 @@ from planning.test_make_plan import LENGTH, write_texts
 
 import otmd
 from otmd.models import open_dataset
-from otmd.models.drawn_trees import DrawnTree
+from otmd.models.dataset import DrawnTree
 from otmd.probabilities import Processing
 from otmd.study.planning import CANDIDATES, Evidence, Settings, make_plan, probs_table, read_texts
 from otmd.study.planning.texts import Text, products, reached_by_block, steps_along
