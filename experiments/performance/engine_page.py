@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> dict[str, float]:
 def tree_parts(
     code: dict[str, Any], logits: torch.Tensor, top: int
 ) -> dict[str, Callable[[], object]]:
-    """The timed functions of whole trees, for logits (B, N, V) of the nodes: 3 drafts, then one after each."""
+    """The timed functions of whole trees, for logits (B, N, V): 3 drafts, then one after each."""
     count, num_nodes, _ = logits.shape
     target = logits.softmax(-1)
     drafted = (logits + torch.randn_like(logits)).softmax(-1)
