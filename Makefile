@@ -79,7 +79,7 @@ experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing whe
 	@set -e; for name in $(EXPERIMENTS); do $(BIN)/python -m experiments $$name $(ARGS); done
 	$(BIN)/python -m experiments law_choice
 	$(BIN)/python -m experiments resolution_grid --workers 1
-	@if [ -d runs/models ]; then $(BIN)/python -m experiments whole_trees; \
+	@if [ -d runs/models ]; then $(BIN)/python -m experiments whole_trees ; \
 	  else echo "whole_trees needs the two GGUF files that docs/claims.md names" >&2; fi
 	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
 	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram

@@ -86,7 +86,8 @@ def run(
     common = {"output": RESULTS / f"{script.stem}.parquet", "parts": Path("runs") / script.stem}
     common |= {"workers": os.cpu_count() or 1, "scheduler": "", "quiet": False}
     if tasks is None:
-        common["spec"] = script.with_suffix(".toml")
+        # Relative, since it is stored with the results.
+        common["spec"] = Path(os.path.relpath(script.with_suffix(".toml")))
     chosen = options(name, arguments, **(common | defaults))
     listed = tasks(chosen) if tasks else read_tasks(chosen.spec)
     table = _sweep(Sweep(function, listed, data=data(listed)), chosen, seconds_a_task)
