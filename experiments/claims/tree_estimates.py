@@ -1,11 +1,12 @@
 """Unbiased estimates from one drawn tree: of a rule's tokens per step, and of the inclusion bound."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from otmd.laws import DraftLaw
+from otmd.models.drawn_trees import token_level_tokens
 from otmd.probabilities import FloatArray
 from otmd.trees import IIDPaths, LayerVerification, TokenLevel, TreeVerifier
 from otmd.trees.base import Context, DraftTree, Prefix
@@ -36,7 +37,7 @@ def expected_tokens(rule: TreeVerifier, context: Context, tree: DraftTree) -> fl
             float(layer.scores.sum() - layer.masses.sum()) for layer in rule.layers(context, tree)
         )
     if isinstance(rule, TokenLevel):
-        return 1.0 + sum(_reached(rule, context, tree, (), 1.0))
+        return token_level_tokens(context, tree, rule.verifier)
     lengths: list[int] = []
     choices = Refusing()
     if isinstance(rule, BottomUp):
@@ -70,21 +71,6 @@ def _note_lengths(rule: BottomUp, lengths: list[int]) -> BottomUp:
             return emitted
 
     return Noting()
-
-
-def _reached(
-    rule: TokenLevel, context: Context, tree: DraftTree, prefix: Prefix, prob: float
-) -> Iterator[float]:
-    """The probabilities that the rule accepts each draft below a prefix, which it accepts with ``prob``."""
-    node = tree.node(prefix)
-    if node is None:
-        return
-    output = context.rule(rule.verifier, prefix, node.state).conditional_law(node.tokens)
-    for token in np.unique(node.tokens).tolist():
-        accepted = prob * float(output[token])
-        if accepted > 0.0:
-            yield accepted
-            yield from _reached(rule, context, tree, (*prefix, token), accepted)
 
 
 class Walk(NamedTuple):

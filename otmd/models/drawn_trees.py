@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Slots, Stratified
+from otmd.laws import DraftLaw, Stratified
 from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
 from otmd.probabilities import IntArray, Processing
-from otmd.trees import LayerVerification, TokenTree
+from otmd.trees import LayerVerification, SubtreeVerification, TokenTree
 from otmd.trees.base import Context, DraftTree, Prefix
 from otmd.trees.random_choices import Sampled
-from otmd.verifiers import Preference
-from otmd.verifiers.pair_sweep import sweep_pairs
+from otmd.trees.whole_tree import SweptLayer
+from otmd.verifiers import Preference, Verifier
 
 
 def draw_trees(
@@ -96,7 +96,7 @@ def _evaluated(
     return {
         "layer": float(LayerVerification().tokens_per_step(context, choices)),
         "node_by_node": node_by_node_tokens(context, tree),
-        "token_level": token_level_tokens(context, tree),
+        "token_level": token_level_tokens(context, tree, Preference()),
     }
 
 
@@ -114,15 +114,17 @@ class _DrawnOnce(Sampled):
         return self._drawn[law]
 
 
-def token_level_tokens(context: Context, tree: DraftTree, prefix: Prefix = ()) -> float:
-    """Expected tokens that the preference rule emits at a node and below it, given the drafts."""
+def token_level_tokens(
+    context: Context, tree: DraftTree, verifier: Verifier, prefix: Prefix = ()
+) -> float:
+    """Expected tokens that a verifier emits at a node and below it, given the drafts."""
     node = tree.node(prefix)
     if node is None:
         return 1.0
-    emitted = context.rule(Preference(), prefix, node.state).conditional_law(node.tokens)
+    emitted = context.rule(verifier, prefix, node.state).conditional_law(node.tokens)
     below = (
-        float(emitted[token]) * token_level_tokens(context, tree, (*prefix, token))
-        for token in node.tokens.tolist()
+        float(emitted[token]) * token_level_tokens(context, tree, verifier, (*prefix, token))
+        for token in np.unique(node.tokens).tolist()
         if emitted[token] > 0.0
     )
     return 1.0 + sum(below)
@@ -148,20 +150,12 @@ class _Scored(NamedTuple):
 
 
 def _scored(context: Context, tree: DraftTree, prefix: Prefix, score: float) -> _Scored:
-    node = tree.node(prefix)
-    if node is None:
-        return _Scored(score, score, [])
-    slots = node.law.position_structure().random
-    assert isinstance(slots, Slots)
-    sweep = sweep_pairs(score * context.target(prefix), slots)
-    rank, accept, _ = sweep.pairs(slots.slots_of(node.tokens), node.tokens)
+    layer = SweptLayer(SubtreeVerification(), context, tree, {prefix: score})
     children = [
-        _scored(context, tree, (*prefix, int(node.tokens[i])), float(accept[i]))
-        for i in np.argsort(rank, kind="stable").tolist()
+        _scored(context, tree, child, accept) for child, accept in layer.children_in_order()
     ]
-    # r/(r + 1 − w); the root always accepts.
-    stops = min(float(sweep.left.sum()) / sweep.missed, 1.0) if prefix and sweep.missed > 0 else 1.0
-    return _Scored(score, stops, children)
+    # The root always accepts.
+    return _Scored(score, layer.stopping_prob if prefix else 1.0, children)
 
 
 def _accepted(node: _Scored, depth: int, level: int) -> tuple[float, float]:

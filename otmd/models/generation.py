@@ -200,15 +200,12 @@ class _TreeDecoder:
             self._branching[: max(left - 1, 1)],
             self._law,
         )
-        # A context asks its target about the root before it drafts. This one's target is not the model, which
-        # reads the root with the whole tree.
-        uniform = np.full(self.target.vocab_size, 1.0 / self.target.vocab_size)
-        tree = DraftTree(Context(lambda _: uniform, law), self._choices)
-        prefixes = self._draft_levels(tree, law.depth)
-        self.target.read(prefixes)
         context = Context(
             lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
         )
+        tree = DraftTree(context, self._choices)
+        prefixes = self._draft_levels(tree, law.depth)
+        self.target.read(prefixes)
         return LayerVerification().emit(context, tree, self._choices), len(prefixes) - 1
 
     def _draft_levels(self, tree: DraftTree, depth: int) -> list[Prefix]:

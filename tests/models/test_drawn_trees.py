@@ -51,7 +51,10 @@ def test_means_over_drawn_trees_are_the_tokens_per_step(shape) -> None:
         context = Context(target, law)
         for tokens, rule in (
             (node_by_node_tokens, SubtreeVerification()),
-            (token_level_tokens, TokenLevel(otmd.Preference())),
+            (
+                partial(token_level_tokens, verifier=otmd.Preference()),
+                TokenLevel(otmd.Preference()),
+            ),
         ):
             outcomes = every_outcome(partial(on_drawn_tree, tokens, context))
             mean = sum(value * prob for value, prob in outcomes)

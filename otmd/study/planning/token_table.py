@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -119,15 +119,27 @@ def probs_table(
         **describe_dataset(dataset),
     }
     store = Store(output, about, LAYOUT, overwrite)
+    bar = Bar("planning: texts", len(texts), progress)
+    return finish_texts(partial(text_table, settings), dataset, texts, store, bar, workers)
+
+
+def finish_texts(
+    function: Callable[[Job], pl.DataFrame],
+    dataset: Dataset,
+    texts: Sequence[Text],
+    store: Store[pl.DataFrame],
+    bar: Bar,
+    workers: int | None,
+) -> pl.DataFrame:
+    """Compute the table of each text that the store lacks, and join all tables."""
 
     def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
         for i, text in enumerate(texts):
             if (name := f"text-{i:06d}") not in tables:
                 yield name, Job(i, text.tokens, *dataset.arrays(text.rows), dataset.kind)
 
-    bar = Bar("planning: texts", len(texts), progress)
     most = min(workers or joblib.cpu_count(), len(texts))
-    return finish_run(partial(text_table, settings), left, store, most, bar)
+    return finish_run(function, left, store, most, bar)
 
 
 def text_table(settings: Settings, job: Job) -> pl.DataFrame:

@@ -9,13 +9,12 @@ level with several drafts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -26,11 +25,11 @@ from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study.planning.candidates import CANDIDATES, MakeLaw
 from otmd.study.planning.texts import Text
-from otmd.study.planning.token_table import Job, located, target_probs
+from otmd.study.planning.token_table import Job, finish_texts, located, target_probs
 from otmd.study.planning.tree_choices import Choice
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
-from otmd.study.runner import Bar, finish_run, frame
+from otmd.study.runner import Bar, frame
 from otmd.trees.whole_tree import node_slots
 from otmd.verifiers.pair_sweep import sweep_pairs
 
@@ -168,14 +167,8 @@ def reach_table(
     }
     store = Store(output / FOLDER, about, LAYOUT, overwrite)
 
-    def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
-        for i, text in enumerate(texts):
-            if (name := f"text-{i:06d}") not in tables:
-                yield name, Job(i, text.tokens, *dataset.arrays(text.rows), dataset.kind)
-
     bar = Bar("planning: trees", len(texts), progress)
-    most = min(workers or joblib.cpu_count(), len(texts))
-    table = finish_run(partial(text_reach, settings), left, store, most, bar)
+    table = finish_texts(partial(text_reach, settings), dataset, texts, store, bar, workers)
     kinds: dict[tuple[str, str, float], NodeByNode] = {}
     for row in table.sort("text").iter_rows(named=True):
         key = row["rule"], row["variant"], row["draft_temperature"]
