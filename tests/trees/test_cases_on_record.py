@@ -1,4 +1,4 @@
-"""Faults that were published or nearly made, written anew: the check must report each as lossy, exactly."""
+"""Faults that were published or nearly made, written anew: a check must report each, exactly or by whole steps."""
 
 from __future__ import annotations
 
@@ -155,6 +155,19 @@ def test_an_index_off_by_one_in_a_capped_block(seed: int) -> None:
         assert caught(CappedBlock(1), target, IIDPaths(draft, 1, depth)) > 0.01
 
 
+def test_its_tokens_alone_give_it_away() -> None:
+    target, draft = model_pair("any", 0)
+
+    def step(rule: TreeVerifier) -> Callable:
+        return lambda target, draft, prefixes, rng: [
+            rule.step(target, IIDPaths(draft, 1, 2), rng=rng)
+        ]
+
+    assert_step_lossless(step(CappedBlock(0)), target, draft, depth=2, num_samples=2_000)
+    with pytest.raises(AssertionError, match=r"request 0, after \(\d,\), token"):
+        assert_step_lossless(step(CappedBlock(1)), target, draft, depth=2, num_samples=2_000)
+
+
 # ---------------------------------------------------------------- trees that look at what was drawn
 
 
@@ -306,10 +319,11 @@ def token_by_token(
 
 @dataclass
 class Engine:
-    """A step of a batch: texts are padded on the left with token 0, ``seeds`` makes the generators.
+    """A step of a batch whose texts are padded on the left with token 0.
 
     ``masked`` says whether the mask of the padding reaches the target, ``reuse`` whether the number that
-    rejected a draft draws the token in its place. ``seeds`` takes the generator of the step and a request.
+    rejected a draft draws the token in its place. ``seeds`` takes the generator of the step. It returns what
+    makes the two generators of a request, for its drafts and for its verification.
     """
 
     masked: bool = True
