@@ -1,4 +1,4 @@
-"""Faults that were published or nearly made, written anew: a check must report each, exactly or by whole steps."""
+"""Faults that were published or nearly made, written anew: each is reported, exactly or by whole steps."""
 
 from __future__ import annotations
 
