@@ -1,10 +1,10 @@
 """The best cut of independent drafts from several distributions: the minimiser of p(H) − Π_r q_r(H)^m_r.
 
-Let x be the vector of all q_r(H*), and c_r the derivative of the product by x_r. The smallest minimiser is the
-half-space H* = {y : p_y < Σ_r c_r q_r(y)} (Theorem 13 of docs/theory.md). Since c increases with x, bounds of x
-decide tokens: those below the plane at the lower bounds are in H*, those above the plane at the upper bounds
-are not. The decided tokens bound x again. What is left is split in two, unless no subset in it can be better
-than the best known one: in a box the product is at most a linear function of x.
+Let x be the vector of all q_r(H*), and c_r the derivative of the product by x_r. The smallest minimiser is
+the half-space H* = {y : p_y < Σ_r c_r q_r(y)} (Theorem 13 of docs/theory.md). Since c increases with x,
+bounds of x decide tokens: those below the plane at the lower bounds are in H*, those above the plane at the
+upper bounds are not. The decided tokens bound x again. The box that is left is halved, unless no subset in
+it can be better than the best one found: in a box, the product is at most a linear function of x.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]
 
 
 def _distinct(slots: Slots) -> tuple[FloatArray, IntArray]:
-    """The distinct distributions of the slots (R, V), and the number of drafts drawn from each (R,)."""
+    """The different distributions of the slots (R, V), and the number of drafts drawn from each (R,)."""
     rows = [row.tobytes() for row in slots.dense]
     first = [rows.index(row) for row in rows]
     copies = np.bincount(first, slots.copies, minlength=len(rows)).astype(int)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import strategies
 
 import otmd
-import strategies
 from otmd.laws import Slots
 from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
