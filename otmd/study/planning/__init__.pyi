@@ -5,6 +5,7 @@ from .latency import Latency as Latency
 from .latency import measure_latency as measure_latency
 from .latency import read_latency as read_latency
 from .plan import Plan as Plan
+from .plan import Ranking as Ranking
 from .plan import make_plan as make_plan
 from .ranking import Evidence as Evidence
 from .ranking import Row as Row
