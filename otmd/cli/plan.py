@@ -104,6 +104,7 @@ def plan(
         "budgets": o.counts("--tree-budget", tree_budget),
         "depth": depth,
         "draft_top_k": draft_top_k or None,
+        "plain_draft": engine is not None,
         "seed": seed,
         "workers": workers,
         "overwrite": overwrite,

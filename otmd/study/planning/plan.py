@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otmd import __version__
-from otmd.engines import ENGINES, PlannedDrafts
+from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts
 from otmd.study.planning.advice import advice, temperatures_of
@@ -16,7 +16,7 @@ from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.ranking import Evidence, Key, Row, Trees, rank
+from otmd.study.planning.ranking import Evidence, Key, Ranking, Row, Trees, rank
 from otmd.study.planning.texts import Text, longest_text, read_texts
 from otmd.study.planning.token_table import Settings, probs_table
 from otmd.study.planning.tree_choices import (
@@ -38,33 +38,6 @@ NO_TREES = (
     "draft temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1x1x1x1x1)"
 )
 LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
-
-
-class Ranking(NamedTuple):
-    """The best choice of each rule within each budget, best first, with the times they rest on.
-
-    Attributes
-    ----------
-    rows : list of Row
-    latency : Latency or None
-        The times for a number of concurrent requests; None if rows are ranked by tokens per step.
-    """
-
-    rows: list[Row]
-    latency: Latency | None = None
-
-    @property
-    def requests(self) -> int:
-        """The number of concurrent requests."""
-        return self.latency.requests if self.latency else 1
-
-    def drafts(self, rule: str) -> PlannedDrafts | None:
-        """The drafts of a rule's best choice; None if the target alone is as fast."""
-        row = max((row for row in self.rows if row.rule == rule), key=lambda row: row.fitted)
-        if self.latency and row.value * self.latency.alone <= 1.0:
-            return None
-        shape = row.choice.shape
-        return PlannedDrafts(len(shape), row.choice.drafts, shape[0], tuple(row.acceptance))
 
 
 class Plan(NamedTuple):
@@ -142,6 +115,7 @@ def make_plan(
     target: Processing | None = None,
     draft_temperatures: Sequence[float] = (),
     draft_top_k: int | None = None,
+    plain_draft: bool = False,
     latency: Latency | Sequence[Latency] | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -166,6 +140,9 @@ def make_plan(
         The draft's temperatures to try; by default the target's, or 1 if that is 0.
     draft_top_k : int, optional
         Sampled drafts come from so many of the draft's most likely tokens.
+    plain_draft : bool
+        Whether drafts are sampled at the temperature of the texts alone, as engines do: without their cuts,
+        and as the argmax at 0.
     latency : Latency or sequence of Latency, optional
         Times; with them rows are ranked by tokens per second of a request. One ranking for each; the advice
         is that of the first.
@@ -192,20 +169,15 @@ def make_plan(
     for times in latencies:
         times.check(budgets[-1])
     sampled = _sampled_with(dataset, target)
-    temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
-    drafting = sampled.cut_to(draft_top_k)
-    drafts = tuple(replace(drafting, temperature=temperature) for temperature in temperatures)
+    drafts = (Processing(sampled.temperature),)
+    if not plain_draft:
+        cut = sampled.cut_to(draft_top_k)
+        temperatures = draft_temperatures or [sampled.temperature or 1.0]
+        drafts = tuple(replace(cut, temperature=temperature) for temperature in temperatures)
     named = {rule: CANDIDATES[rule] for rule in rules}
     tabled = tuple(rule for rule in rules if named[rule].variants and not named[rule].tree_rule)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
-    trees: dict[Key, Trees] = {}
-    if "static-tree" in rules:
-        ranks = deterministic_trees(dataset, texts, budgets[-1], depth)
-        # A rank does not depend on the temperature.
-        for temperature in temperatures:
-            trees["static-tree", "", temperature] = ranks._replace(draft_temperature=temperature)
-    if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
-        trees["most-likely", "", 1.0] = paths
+    trees = _deterministic_trees(dataset, texts, rules, drafts, budgets[-1], depth)
     walked = _walked(dataset, rules, settings, budgets, depth)
     if not (tabled or trees or walked.rules):
         raise ValueError(NO_TREES if LAYER in rules else NO_PATHS)
@@ -213,7 +185,7 @@ def make_plan(
     table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
     if walked.rules:
         reach = reach_table(dataset, texts, walked, output, workers, progress, overwrite)
-        trees |= _whole_trees(dataset, texts, rules, reach, is_cut=drafting != sampled)
+        trees |= _whole_trees(dataset, texts, rules, reach, settings)
     if not (tabled or trees):
         raise ValueError(NO_TREES)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
@@ -226,6 +198,27 @@ def make_plan(
         if rule in missing
     ]
     return Plan(rankings, said, _about(dataset, evidence, settings, latencies, rules))
+
+
+def _deterministic_trees(
+    dataset: Dataset,
+    texts: Sequence[Text],
+    rules: Sequence[str],
+    drafts: Sequence[Processing],
+    budget: int,
+    depth: int,
+) -> dict[Key, Trees]:
+    """Static trees of ranks and most likely paths, by rule."""
+    trees: dict[Key, Trees] = {}
+    if "static-tree" in rules:
+        ranks = deterministic_trees(dataset, texts, budget, depth)
+        # A rank does not depend on the temperature.
+        for step in drafts:
+            of_step = ranks._replace(draft_temperature=step.temperature)
+            trees["static-tree", "", step.temperature] = of_step
+    if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
+        trees["most-likely", "", 1.0] = paths
+    return trees
 
 
 def _walked(
@@ -252,13 +245,15 @@ def _whole_trees(
     texts: Sequence[Text],
     rules: Sequence[str],
     reach: dict[Key, NodeByNode],
-    is_cut: bool,
+    settings: Settings,
 ) -> dict[Key, Trees]:
     """Trees that are verified as a whole, by rule."""
     trees: dict[Key, Trees] = {key: kind for key, kind in reach.items() if key[0] in rules}
     # Trees are drawn with the temperature and the cuts of the texts.
     key = SUBTREE, "equal strata", dataset.metadata.get("temperature") or 1.0
-    if LAYER in rules and key in reach and not is_cut:
+    drafts = settings.drafts[0]
+    are_cut_alike = drafts == replace(settings.target, temperature=drafts.temperature)
+    if LAYER in rules and key in reach and are_cut_alike:
         drawn = layer_by_layer(dataset, texts, reach[key])
         if drawn.gains:
             trees[LAYER, *key[1:]] = drawn

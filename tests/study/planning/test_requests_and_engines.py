@@ -151,6 +151,29 @@ def test_the_top_k_of_the_draft_is_that_of_the_law(dump, tmp_path):
     assert whole["rejection"] != pytest.approx(cut["rejection"], rel=1e-9)
 
 
+def test_an_engine_drafts_at_the_temperature_alone(tmp_path, capsys):
+    """Without the cuts of the texts; at temperature 0 its sampled draft is the argmax."""
+    recorded = {"temperature": 0.0, "top_k": 5, "order": "vllm"}
+    drawn = np.load(write_texts(tmp_path / "drawn.npz"))
+    certain = drawn["target_logits"].copy()
+    certain[np.arange(len(certain)), drawn["token"]] += 50.0
+    path = write_texts(tmp_path / "texts.npz", target_logits=certain, metadata=json.dumps(recorded))
+    command = ["plan", str(path), "--workers", "1", "--depth", "3", "--json", "--output"]
+
+    def ranked(folder, *options):
+        assert main([*command, str(tmp_path / folder), *options]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        return plan["about"], {row["rule"]: row["value"] for row in reversed(plan["ranking"])}
+
+    about, values = ranked("engine", "--engine", "vllm")
+    assert values["rejection"] == values["block"] == pytest.approx(values["one-hot"], abs=1e-12)
+    assert about["draft temperatures"] == "0"
+    assert "draft top-k" not in about
+    about, values = ranked("free", "--rules", "one-hot,rejection")
+    assert values["rejection"] != pytest.approx(values["one-hot"], abs=1e-3)
+    assert (about["draft temperatures"], about["draft top-k"]) == ("1", "5")
+
+
 def test_the_processing_of_the_draft_keeps_the_smaller_cut():
     assert Processing(top_k=40).cut_to(10) == Processing(top_k=10)
     assert Processing(top_k=5, top_p=0.9).cut_to(10) == Processing(top_k=5, top_p=0.9)
