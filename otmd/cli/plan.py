@@ -90,14 +90,14 @@ def plan(
     from otmd.study.planning.plan import make_plan
     from otmd.study.table import Table, wrapped
 
-    known, default = _known_rules(
+    allowed, default = _allowed_rules(
         engine,
         config,
         {"--draft-temperature": draft_temperature, "--draft-top-k": draft_top_k},
     )
     names = o.split("--rules", rules) if rules else default
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(known)}")
+    if unknown := [name for name in names if name not in allowed]:
+        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(allowed)}")
     settings = {
         "rules": names,
         "num_drafts": o.counts("--num-drafts", num_drafts),
@@ -141,7 +141,7 @@ def plan(
         print(f"Written: {config}", file=sys.stderr)
 
 
-def _known_rules(
+def _allowed_rules(
     engine: str | None, config: Path | None, drafting: dict[str, object]
 ) -> tuple[list[str], list[str]]:
     """The rules that may be named, and the default ones; ``drafting`` has options that engines lack."""

@@ -18,6 +18,13 @@ class PlannedDrafts(NamedTuple):
         reads: 1 for a chain.
     acceptance : tuple of float
         P(at least k drafts are accepted), k = 1, …, ``levels``.
+
+    Examples
+    --------
+    >>> from otmd.engines import ENGINES, PlannedDrafts
+    >>> chain = PlannedDrafts(levels=2, tokens=2, width=1, acceptance=(0.7, 0.5))
+    >>> ENGINES["tensorrt-llm"].configuration("one-hot", {1: chain})["run"]["max_draft_len"]
+    2
     """
 
     levels: int
