@@ -109,6 +109,22 @@ def test_the_certificate_of_different_drafters_at_full_vocabulary(pair) -> None:
         assert -1e-12 < below < 0.02
 
 
+def test_rows_whose_sums_are_rounded(pair) -> None:
+    """Sums of a row in two orders may differ by more than the slack of a cut, and exceed 1."""
+    p, q = pair
+    rng = np.random.default_rng(4)
+    for seed in range(5):
+        other = otmd.probs_from_logits(np.log(p) + 2.0 * rng.standard_normal(FULL))
+        strata = otmd.Stratified(q, 2).position_structure().slots.dense
+        scales = 1.0 + 1e-12 * np.array([[1.0], [-1.0], [seed]])
+        rows = np.concatenate([strata, other[None]]) * scales
+        subset, value = independent_cut(p, Slots.overlapping(rows))
+        law = otmd.Independent(rows)
+        assert abs(value - value_of(p, rows, subset)) < 1e-11
+        assert value <= otmd.draft_probability_bound(p, law) - 1 + 1e-11
+        assert value >= otmd.Preference().acceptance_rate(p, law) - 1 - 1e-11
+
+
 def test_the_cut_is_a_half_space(pair) -> None:
     """Theorem 13: H* = {y : p_y < Σ_r c_r q_r(y)}, with c the other drafters' masses of H*."""
     p, q = pair
