@@ -18,8 +18,8 @@ from otmd.curve.blocks import SLACK
 from otmd.laws.structure import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
-# Sums over a vocabulary in another order differ by less. Where bounds of x contradict each other by more, H* is
-# in another box.
+# Sums over a vocabulary in another order differ by less. Where bounds of x contradict each other by more, H*
+# is in another box.
 _ROUNDING = 1e-9
 # Bounds are tightened again while this share of the undecided tokens was decided by the last pass.
 _WORTH_A_PASS = 0.1
