@@ -38,8 +38,8 @@ class RestrictedDraft:
     inner : Draft
         The draft whose distributions are restricted and renormalised.
     tokens : sequence of int
-        The tokens that it may propose, without repetition, such as EAGLE-3's table or
-        :func:`most_frequent` ones.
+        The tokens that it may propose, without repetition, such as EAGLE-3's table, or
+        those of ``most_frequent``.
 
     Raises
     ------
