@@ -81,37 +81,16 @@ def _evaluated(
         lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]), shape, Stratified
     )
     context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
-    choices = _DrawnOnce(rng)
-    tree = DraftTree(context, choices)
-    level: list[Prefix] = [()]
-    nodes: list[Prefix] = []
-    for _ in shape:
-        if draft.reads_many:
-            draft.logits(level)
-        drafted = [(prefix, tree.node(prefix)) for prefix in level]
-        level = [(*prefix, int(token)) for prefix, node in drafted if node for token in node.tokens]
-        nodes += level
-    if target.reads_many:
-        target.logits([(), *nodes])
+    choices = Sampled(rng)
+    tree = law.draft_tree(context, choices)
+    for nodes in tree.grow():
+        draft.read(nodes)
+    target.read(tree.prefixes())
     return {
-        "layer": float(LayerVerification().tokens_per_step(context, choices)),
+        "layer": float(LayerVerification().tokens_per_step(context, tree, choices)),
         "node_by_node": node_by_node_tokens(context, tree),
         "token_level": token_level_tokens(context, tree, Preference()),
     }
-
-
-class _DrawnOnce(Sampled):
-    """Draws the drafts of a node once. So all rules, which ask for them again, decide on one tree."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._drawn: dict[DraftLaw, IntArray] = {}
-
-    def drafts(self, law: DraftLaw) -> IntArray:
-        # The context keeps one law for each node.
-        if law not in self._drawn:
-            self._drawn[law] = super().drafts(law)
-        return self._drawn[law]
 
 
 def token_level_tokens(

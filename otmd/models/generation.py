@@ -19,7 +19,7 @@ from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
 from otmd.trees import LayerVerification, TokenTree
-from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.base import Context, Prefix
 from otmd.trees.random_choices import Sampled
 
 NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
@@ -203,21 +203,12 @@ class _TreeDecoder:
         context = Context(
             lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
         )
-        tree = DraftTree(context, self._choices)
-        prefixes = self._draft_levels(tree, law.depth)
+        tree = law.draft_tree(context, self._choices)
+        for nodes in tree.grow():
+            self.draft.read(nodes)
+        prefixes = tree.prefixes()
         self.target.read(prefixes)
         return LayerVerification().emit(context, tree, self._choices), len(prefixes) - 1
-
-    def _draft_levels(self, tree: DraftTree, depth: int) -> list[Prefix]:
-        """Draw the tree level by level, so that a language model reads each level in one call."""
-        prefixes: list[Prefix] = []
-        level: list[Prefix] = [()]
-        for _ in range(depth):
-            self.draft.read(level)
-            prefixes += level
-            nodes = [(prefix, node) for prefix in level if (node := tree.node(prefix))]
-            level = [(*above, y) for above, node in nodes for y in np.unique(node.tokens).tolist()]
-        return prefixes + level
 
     def _keep_outputs(self, prefix: Prefix) -> None:
         """Keep the scores and logits of the token after a prefix, where they were asked for."""
@@ -254,8 +245,7 @@ class _Scores:
 
     def read(self, prefixes: Sequence[Prefix]) -> None:
         """Read the prefixes in one call, if the model can."""
-        if self._following.reads_many:
-            self._following.logits([self._known(prefix) for prefix in prefixes])
+        self._following.read([self._known(prefix) for prefix in prefixes])
 
     def logits(self, prefix: Prefix) -> torch.Tensor:
         """Logits (1, V) of the next token after the text and a prefix, float32."""
