@@ -6,19 +6,25 @@ per step do not follow from the distributions along the text. They are estimated
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Stratified
+from otmd.laws import Stratified
 from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.probabilities import IntArray, Processing
-from otmd.trees import LayerVerification, SubtreeVerification, TokenTree
-from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.probabilities import Processing, wrong
+from otmd.trees import (
+    AdaptiveTree,
+    LayerVerification,
+    SubtreeVerification,
+    TokenTree,
+    TreeLaw,
+)
+from otmd.trees.base import Context, DraftTree, Model, Prefix
 from otmd.trees.random_choices import Sampled
 from otmd.trees.whole_tree import SweptLayer
 from otmd.verifiers import Preference, Verifier
@@ -32,6 +38,7 @@ def draw_trees(
     processing: tuple[Processing, Processing],
     vocab_size: int,
     rng: np.random.Generator,
+    quotas: Sequence[tuple[int, ...]] = (),
 ) -> list[DrawnTree]:
     """Draw trees from the draft after the first tokens of a text, and evaluate them.
 
@@ -48,12 +55,15 @@ def draw_trees(
     vocab_size : int
         V: the logits after these are padding.
     rng : numpy.random.Generator
+    quotas : sequence of tuple of int
+        The drafts of each level; one adaptive tree of each is drawn at each position, after those above.
 
     Returns
     -------
     list of DrawnTree
         Position by position, in the order of the shapes.
     """
+    kinds = [(tuple(shape), False) for shape in shapes] + [(tuple(most), True) for most in quotas]
     read = min(rows, default=1)
     target, draft = (continuations(model, tokens[:read]) for model in models)
     trees = []
@@ -61,25 +71,25 @@ def draw_trees(
         for text in (target, draft):
             text.extend(tokens[read:length])
         read = length
-        for shape in shapes:
-            numbers = _evaluated(target, draft, shape, processing, vocab_size, rng)
-            trees.append(DrawnTree(row, tuple(shape), **numbers))
+        for shape, adaptive in kinds:
+            make = AdaptiveTree if adaptive else TokenTree
+            law = lambda model, s=shape, make=make: make(model, s, law=Stratified)  # noqa: E731
+            numbers = _evaluated(target, draft, law, processing, vocab_size, rng)
+            trees.append(DrawnTree(row, shape, **numbers, adaptive=adaptive))
     return trees
 
 
 def _evaluated(
     target: Continuations,
     draft: Continuations,
-    shape: tuple[int, ...],
+    law_of: Callable[[Model], TreeLaw],
     processing: tuple[Processing, Processing],
     vocab_size: int,
     rng: np.random.Generator,
 ) -> dict[str, float]:
     """Draw a tree level by level, evaluate the target at its nodes in one call, and ask the rules."""
     verifying, drafting = processing
-    law = TokenTree(
-        lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]), shape, Stratified
-    )
+    law = law_of(lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]))
     context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
     choices = Sampled(rng)
     tree = law.draft_tree(context, choices)
@@ -113,8 +123,11 @@ def node_by_node_tokens(context: Context, tree: DraftTree) -> float:
     """Tokens that :class:`~otmd.trees.SubtreeVerification` is expected to emit on a tree of strata.
 
     1 and, for each level, P(the level or a deeper one is accepted | the drafts down to it). So the estimate
-    is unbiased, and equals that of layer verification wherever the two rules do the same.
+    is unbiased, and equals that of layer verification wherever the two rules do the same. The slots of a
+    level must follow from the drafts above it, else ValueError.
     """
+    if not context.law.by_layer:
+        raise wrong("law", repr(context.law), "a tree that is drawn level by level")
     root = _scored(context, tree, (), 1.0)
     levels = range(1, context.law.depth + 1)
     return 1.0 + sum(_accepted(root, 0, level)[1] for level in levels)

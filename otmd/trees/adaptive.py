@@ -7,7 +7,7 @@ often at temperature 1. ``docs/theory_trees.md`` proves which trees are lossless
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -92,6 +92,8 @@ class GrownTree(DraftTree):
 
 class _GrownLaw(TreeLaw):
     """The law of a tree in which the number of drafts at a node may depend on drafts elsewhere."""
+
+    by_prefix = False
 
     def __init__(
         self, draft_model: Model, depth: int, law: Callable[[FloatArray, int], DraftLaw]
@@ -197,7 +199,7 @@ class AdaptiveTree(_GrownLaw):
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """Draw a tree level by level."""
-        level = {(): 1.0}
+        level: dict[Prefix, float] = {(): 1.0}
         for quota in self.quotas:
             if not level:
                 return
@@ -237,7 +239,7 @@ class BestFirstTree(_GrownLaw):
     >>> round(trees.block_efficiency(trees.SubtreeVerification(), draft, tree).value, 4)
     """
 
-    layer_by_layer = False
+    by_layer = False
 
     def __init__(
         self,
@@ -256,7 +258,7 @@ class BestFirstTree(_GrownLaw):
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """Draw a tree node by node."""
-        reaches = {(): 1.0}
+        reaches: dict[Prefix, float] = {(): 1.0}
         left = self.budget
         while left and reaches:
             prefix = max(reaches, key=reaches.__getitem__)

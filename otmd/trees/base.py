@@ -98,9 +98,9 @@ class TreeLaw(ABC):
         Takes a prefix and returns the draft distribution (V,).
     depth : int
         The length of the longest path.
-    layer_by_layer : bool
-        Whether the slots of a layer follow from the drafts of the layers above alone, as
-        :class:`LayerVerification` needs it.
+    by_prefix, by_layer : bool
+        Whether the slots of a node follow from the drafts above it alone; and whether those of a layer follow
+        from the drafts of all layers above, as :class:`LayerVerification` needs it.
 
     Examples
     --------
@@ -120,7 +120,8 @@ class TreeLaw(ABC):
 
     draft_model: Model
     depth: int
-    layer_by_layer: bool = True
+    by_prefix: bool = True
+    by_layer: bool = True
 
     @abstractmethod
     def root(self, draft: Distribution) -> Hashable:

@@ -94,7 +94,7 @@ class LayerVerification(TreeVerifier):
 
     def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
-        if not context.law.layer_by_layer:
+        if not context.law.by_layer:
             raise UnsupportedLaw(
                 f"{self!r}: got {context.law!r}, whose slots in a layer depend on drafts of deeper layers, "
                 "expected a tree that is drawn layer by layer; SubtreeVerification serves it"

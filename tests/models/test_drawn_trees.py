@@ -176,7 +176,10 @@ def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--trees", "2x"], "--trees: got '2x', expected shapes such as 2x1x1,4x2x1"),
+        (
+            ["--trees", "2x"],
+            "--trees: got '2x', expected shapes such as 2x1x1,4x2x1 or quota:2x2x2",
+        ),
         (["--trees", "2x0"], "trees: got 2x0, expected drafts at a node by level"),
         (["--trees", "16x16"], "of at most 256 nodes"),
         (["--trees", "2", "--trees-every", "0"], "--trees-every"),
@@ -202,8 +205,10 @@ def test_shapes_of_the_command_line(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr("otmd.models.load_prompts", lambda *_, **__: [])
     monkeypatch.setattr("otmd.models.collect", collected)
-    main(["collect", str(tmp_path), "--quiet", "--trees", "2x1x1, 16", "--trees-every", "4"])
-    assert (given["trees"], given["trees_every"]) == ([(2, 1, 1), (16,)], 4)
+    shapes = "2x1x1, 16, quota:4x4"
+    main(["collect", str(tmp_path), "--quiet", "--trees", shapes, "--trees-every", "4"])
+    assert (given["trees"], given["quotas"]) == ([(2, 1, 1), (16,)], [(4, 4)])
+    assert given["trees_every"] == 4
 
 
 def test_a_folder_opened_anew_has_its_trees(tiny, prompts, tmp_path) -> None:
