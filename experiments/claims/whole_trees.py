@@ -180,21 +180,6 @@ def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[li
         level = below
 
 
-def redrawn(context: Context, rng: np.random.Generator) -> DraftTree:
-    """The tree of :func:`growth` with the same random numbers, as rules read it."""
-    tree = DraftTree(context, Sampled(rng))
-    level: list[Prefix] = [()]
-    while level:
-        nodes = [(prefix, tree.node(prefix)) for prefix in level]
-        level = [
-            (*prefix, token)
-            for prefix, node in nodes
-            if node is not None
-            for token in np.unique(node.tokens).tolist()
-        ]
-    return tree
-
-
 def read_trees(
     listed: Sequence[Candidate], seeds: Sequence[int], target: Reader, draft: Reader
 ) -> None:
@@ -234,7 +219,9 @@ def position_rows(
     read_trees(listed, seeds, target, draft)
     for candidate, seed in zip(listed, seeds, strict=True):
         context = Context(target, candidate.tree(draft))
-        tree = redrawn(context, np.random.default_rng(seed))
+        tree = DraftTree(context, Sampled(np.random.default_rng(seed)))
+        # All of it is drawn in the order of :func:`growth`, and so is the same.
+        tree.prefixes()
         about = {"law": candidate.law, "shape": candidate.shape, "on_tree": 0.0, "on_text": 0.0}
         if candidate.law != MOST_LIKELY:
             about["on_tree"] = bound_on_tree(context, tree)

@@ -5,9 +5,9 @@
 
 The target is SmolLM2-135M, the draft the same model with layers left out. At positions of texts that the
 target samples, trees of strata are drawn from the draft's most likely tokens: for the drafts of each level in
-``--widths`` a tree of fixed shape, and an adaptive tree with these quotas. EAGLE-2's most likely tree has as
-many drafts. All rules decide on the same drawn trees. Prints tokens per step, and the difference of the
-adaptive tree from the fixed one in percent, with 95% intervals over prompts.
+``--widths`` a tree of fixed shape, and an adaptive tree with these quotas. A tree that grows best first, and
+EAGLE-2's most likely tree, have as many drafts. All rules decide on the same drawn trees. Prints tokens per
+step, and the difference of the adaptive tree from the fixed one in percent, with 95% intervals over prompts.
 """
 
 import zlib
@@ -34,6 +34,7 @@ from otmd.probabilities import IntArray
 from otmd.study import jackknife
 from otmd.trees import (
     AdaptiveTree,
+    BestFirstTree,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
@@ -56,7 +57,7 @@ RULES: dict[str, TreeVerifier] = {
     "token level": TokenLevel(otmd.Preference()),
 }
 CERTAIN: dict[str, TreeVerifier] = {"token level": TokenLevel(otmd.TargetOnly())}
-FIXED, ADAPTIVE, MOST_LIKELY = "fixed", "adaptive", "most likely"
+FIXED, ADAPTIVE = "fixed", "adaptive"
 WIDTHS = (
     "2x2x2x1x1",
     "2x2x2x2",
@@ -103,15 +104,17 @@ class Candidate(NamedTuple):
 
 
 def candidates(widths: Sequence[str]) -> Iterator[Candidate]:
-    """The trees that are compared; one most likely tree for each number of drafts."""
+    """The trees that are compared; those that have no widths once for each number of drafts."""
     listed = [tuple(map(int, text.split("x"))) for text in widths]
     for text, counts in zip(widths, listed, strict=True):
         fixed = partial(TokenTree, branching=fixed_shape(counts), law=otmd.Stratified)
         yield Candidate(FIXED, text, fixed, RULES)
         yield Candidate(ADAPTIVE, text, partial(AdaptiveTree, quotas=counts), RULES)
     for budget in sorted({sum(counts) for counts in listed}):
-        law = partial(MostLikelyTree, budget=budget, depth=DEPTH)
-        yield Candidate(MOST_LIKELY, str(budget), law, CERTAIN)
+        size = {"budget": budget, "depth": DEPTH}
+        by_node = {name: rule for name, rule in RULES.items() if name != "layer"}
+        yield Candidate("best first", str(budget), partial(BestFirstTree, **size), by_node)
+        yield Candidate("most likely", str(budget), partial(MostLikelyTree, **size), CERTAIN)
 
 
 @cache
@@ -211,7 +214,7 @@ def as_table(table: pl.DataFrame) -> str:
 
 def main(arguments: list[str]) -> pl.DataFrame:
     """Measure what is missing, and print."""
-    defaults: dict[str, Any] = {"prompts": 6, "seed": 1, "draft": DEFAULT_DRAFT}
+    defaults: dict[str, Any] = {"prompts": 12, "seed": 1, "draft": DEFAULT_DRAFT}
     defaults |= {"widths": WIDTHS, "temperatures": (0.6, 1.0)}
     table = run(prompt_rows, arguments, 20.0, tasks_of, **defaults)
     print(as_table(table))

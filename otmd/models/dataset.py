@@ -85,6 +85,8 @@ class DrawnTree:
     def __post_init__(self) -> None:
         if not (isinstance(self.index, int) and self.index >= 0):
             raise wrong("index", self.index, "the number of a row")
+        if not isinstance(self.adaptive, bool):
+            raise wrong("adaptive", self.adaptive, "true or false")
         check_shape("shape", self.shape, self.adaptive)
         most = 1.0 + len(self.shape)
         for tokens in (self.layer, self.node_by_node, self.token_level):

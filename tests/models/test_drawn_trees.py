@@ -131,6 +131,9 @@ def test_trees_are_collected_and_read(tiny, prompts, tmp_path) -> None:
     # The first position is a random one.
     assert starts == {0, 1, 2}
     assert len(dataset.metadata["trees"]) == 2
+    adaptive = collect(tiny, draft, prompts, tmp_path / "c", **options, quotas=[(2, 3)])
+    assert [tree for tree in adaptive.trees if tree.adaptive][0].shape == (2, 3)
+    assert len(adaptive.trees) == 3 * len(dataset.trees) // 2
     assert not collect(tiny, draft, prompts, tmp_path / "b", **OPTIONS).trees
 
 
@@ -158,6 +161,7 @@ def test_a_killed_run_goes_on_with_its_trees(tiny, prompts, tmp_path, monkeypatc
         {"layer": float("nan")},
         {"layer": 9.0},
         {"token_level": None},
+        {"adaptive": "no"},
     ],
 )
 def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
@@ -182,6 +186,7 @@ def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
         ),
         (["--trees", "2x0"], "trees: got 2x0, expected drafts at a node by level"),
         (["--trees", "16x16"], "of at most 256 nodes"),
+        (["--trees", "quota:200x57"], "quotas: got 200x57, expected drafts in all by level"),
         (["--trees", "2", "--trees-every", "0"], "--trees-every"),
     ],
 )
