@@ -145,7 +145,8 @@ class Reader:
 class Growing:
     """A draft model's answers so far: after ``missing`` prefixes it says that nothing follows."""
 
-    def __init__(self, draft: Reader) -> None:
+    def __init__(self, draft: Reader, budget: int = BUDGET) -> None:
+        self._budget = budget
         self.missing: set[Prefix] = set()
         self._draft = draft
         self._read: set[Prefix] = set()
@@ -161,7 +162,7 @@ class Growing:
         """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
         self._read |= self.missing
         self.missing = set()
-        MostLikelyTree(self, BUDGET, DEPTH).root(self)
+        MostLikelyTree(self, self._budget, DEPTH).root(self)
         return self.missing
 
 

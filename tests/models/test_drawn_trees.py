@@ -132,7 +132,7 @@ def test_trees_are_collected_and_read(tiny, prompts, tmp_path) -> None:
     assert starts == {0, 1, 2}
     assert len(dataset.metadata["trees"]) == 2
     adaptive = collect(tiny, draft, prompts, tmp_path / "c", **options, quotas=[(2, 3)])
-    assert [tree for tree in adaptive.trees if tree.adaptive][0].shape == (2, 3)
+    assert next(tree for tree in adaptive.trees if tree.adaptive).shape == (2, 3)
     assert len(adaptive.trees) == 3 * len(dataset.trees) // 2
     assert not collect(tiny, draft, prompts, tmp_path / "b", **OPTIONS).trees
 
