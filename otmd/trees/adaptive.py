@@ -42,7 +42,7 @@ class Leaf(NamedTuple):
         return int(np.count_nonzero(self.draft_probs))
 
     def gains(self, most: int) -> FloatArray:
-        """What each of the first ``most`` drafts adds to the reach of all drafts together, shape (most,)."""
+        """Increase of the total reach of the drafts by each of the first ``most`` of them, shape (most,)."""
         spread = 1.0 - float(self.draft_probs @ self.draft_probs)
         counts = np.arange(1, most + 1)
         gains = self.reach * np.diff(1.0 - spread / (counts + _MORE), prepend=0.0)
