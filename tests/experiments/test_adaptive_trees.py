@@ -44,11 +44,11 @@ def test_shapes_have_their_widths() -> None:
 
 def test_equal_nodes_have_equal_drafts() -> None:
     q = np.random.default_rng(0).dirichlet(np.ones(50))
-    law, other = otmd.Stratified(q, 3), otmd.Stratified(q[::-1].copy(), 3)
+    law, reversed_law = otmd.Stratified(q, 3), otmd.Stratified(q[::-1].copy(), 3)
     first = SameDrafts(1).drafts(law)
     assert (first == SameDrafts(1).drafts(otmd.Stratified(q, 3))).all()
     assert len({tuple(SameDrafts(seed).drafts(law)) for seed in range(9)}) > 5
-    assert (first != 49 - SameDrafts(1).drafts(other)).any()
+    assert (first != 49 - SameDrafts(1).drafts(reversed_law)).any()
 
 
 def test_the_script_on_a_tiny_model(tmp_path, capsys, monkeypatch) -> None:
