@@ -30,6 +30,7 @@ def tiny(monkeypatch) -> LanguageModel:
     ("arguments", "said"),
     [
         (["--paths", "2", "--most-likely", "4"], "--paths and --most-likely: got both"),
+        (["--quota", "2", "--paths", "4"], "--paths and --quota: got both"),
         (["--law", "hub"], "--law: got 'hub' without --branching"),
         (["--branching", "2", "--depth", "3"], "--depth: got it with --branching"),
         (["--branching", "2,x"], "--branching: got 'x'"),
@@ -71,6 +72,7 @@ def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
         ["--branching", "2,1", "--law", "top-then"],
         ["--branching", "2,1", "--law", "independent", "--repeats", "1"],
         ["--paths", "1", "--rule", "block-verification"],
+        ["--quota", "3", "--depth", "2"],
     ],
 )
 def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):

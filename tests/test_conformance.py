@@ -464,8 +464,8 @@ class AnswersNow(TokenLevel):
 class CountsOneTokenMore(TokenLevel):
     """Its estimate of the tokens per step is not what it emits."""
 
-    def tokens_per_step(self, context, choices):
-        return super().tokens_per_step(context, choices) + 1e-6
+    def tokens_per_step(self, context, tree, choices):
+        return super().tokens_per_step(context, tree, choices) + 1e-6
 
 
 class LooksAtNoSeed(TokenLevel):

@@ -14,7 +14,7 @@ from scipy.special import softmax
 
 import otmd
 from otmd import trees
-from otmd.trees.base import Context, DraftTree
+from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
 PATHS, DEPTH, TEMPERATURE = 4, 3, 0.8
@@ -93,17 +93,15 @@ def step(target, draft, choices):
     """Draw paths that part at their first token, read them in one call, and verify all of them at once."""
     law = trees.TokenTree(draft.probs.__getitem__, (PATHS, *[1] * (DEPTH - 1)), otmd.Stratified)
     context = Context(target.probs.__getitem__, law)
-    tree = DraftTree(context, choices)
+    tree = law.draft_tree(context, choices)
 
     def sequences(node):
         """The path that a node is on; the text is on all of them."""
         return [tree.node(()).tokens.tolist().index(node[0])] if node else list(range(PATHS))
 
-    level = [()]
-    for _ in range(DEPTH):
-        draft.read(level, sequences)
-        level = [(*node, token) for node in level for token in tree.node(node).tokens.tolist()]
-    target.read(sorted(tree.prefixes()), sequences)
+    for nodes in tree.grow():
+        draft.read(nodes, sequences)
+    target.read(tree.prefixes(), sequences)
     emitted = trees.LayerVerification().emit(context, tree, choices)
     return emitted, sequences(emitted[:-1])[0]
 

@@ -27,8 +27,6 @@ from experiments.claims.whole_trees import (
     STARTS,
     TEMPERATURES,
     Reader,
-    growth,
-    redrawn,
     sampled,
 )
 from experiments.runner import run, show
@@ -39,7 +37,8 @@ from otmd.models import Draft, LanguageModel
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray, IntArray
 from otmd.trees import LayerVerification, TokenTree, TreeLaw
-from otmd.trees.base import Context, Distribution, Model, Prefix
+from otmd.trees.base import Context, Distribution, Model
+from otmd.trees.random_choices import Sampled
 
 NGRAM = "ngram:3+context"
 
@@ -91,14 +90,11 @@ def position_tokens(
     }
     tokens = {}
     for name, law in laws.items():
-        seed = int(rng.integers(2**32))
-        nodes: list[Prefix] = []
-        for level in growth(law, draft, np.random.default_rng(seed)):
-            nodes += level
-            draft.read([prefix for prefix in level if len(prefix) < DEPTH])
-        target.read(nodes)
         context = Context(target, law)
-        tree = redrawn(context, np.random.default_rng(seed))
+        tree = law.draft_tree(context, Sampled(rng))
+        for level in tree.grow():
+            draft.read(level)
+        target.read(tree.prefixes())
         tokens[name] = expected_tokens(LayerVerification(), context, tree)
     return tokens
 

@@ -145,7 +145,8 @@ class Reader:
 class Growing:
     """A draft model's answers so far: after ``missing`` prefixes it says that nothing follows."""
 
-    def __init__(self, draft: Reader) -> None:
+    def __init__(self, draft: Reader, budget: int = BUDGET) -> None:
+        self._budget = budget
         self.missing: set[Prefix] = set()
         self._draft = draft
         self._read: set[Prefix] = set()
@@ -161,7 +162,7 @@ class Growing:
         """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
         self._read |= self.missing
         self.missing = set()
-        MostLikelyTree(self, BUDGET, DEPTH).root(self)
+        MostLikelyTree(self, self._budget, DEPTH).root(self)
         return self.missing
 
 
@@ -178,21 +179,6 @@ def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[li
                 for token in np.unique(tokens).tolist():
                     below[*prefix, token] = law.child(state, tokens, token)
         level = below
-
-
-def redrawn(context: Context, rng: np.random.Generator) -> DraftTree:
-    """The tree of :func:`growth` with the same random numbers, as rules read it."""
-    tree = DraftTree(context, Sampled(rng))
-    level: list[Prefix] = [()]
-    while level:
-        nodes = [(prefix, tree.node(prefix)) for prefix in level]
-        level = [
-            (*prefix, token)
-            for prefix, node in nodes
-            if node is not None
-            for token in np.unique(node.tokens).tolist()
-        ]
-    return tree
 
 
 def read_trees(
@@ -234,7 +220,9 @@ def position_rows(
     read_trees(listed, seeds, target, draft)
     for candidate, seed in zip(listed, seeds, strict=True):
         context = Context(target, candidate.tree(draft))
-        tree = redrawn(context, np.random.default_rng(seed))
+        tree = DraftTree(context, Sampled(np.random.default_rng(seed)))
+        # All of it is drawn in the order of :func:`growth`, and so is the same.
+        tree.prefixes()
         about = {"law": candidate.law, "shape": candidate.shape, "on_tree": 0.0, "on_text": 0.0}
         if candidate.law != MOST_LIKELY:
             about["on_tree"] = bound_on_tree(context, tree)

@@ -9,6 +9,7 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 from otmd.cli import UsageError
 from otmd.cli import options as o
 
+_QUOTA = "quota:"
 EXAMPLES = """
 otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
 otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
@@ -64,9 +65,10 @@ def collect(
     path_length : int
         How many levels these paths have.
     trees : str
-        Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level. Also draw a tree of
-        each shape from the draft at some positions, in strata, and store how many tokens layer verification
-        and other rules yield on it, so that `otmd plan` ranks layer verification.
+        Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level; or quota:2x2x2x2, an
+        adaptive tree with these drafts on each level. Also draw a tree of each shape from the draft at some
+        positions, in strata, and store how many tokens layer verification and other rules yield on it, so
+        that `otmd plan` ranks layer verification.
     trees_every : int
         At every so many of a prompt's positions trees are drawn.
     dtype : str
@@ -77,6 +79,7 @@ def collect(
     from otmd.models import collect as run
     from otmd.models import load_prompts
 
+    shapes, quotas = _shapes(trees) if trees else ([], [])
     show = not (quiet or json_output)
     if consecutive is not None:
         # If an answer is no longer than the number of positions, all of it is stored.
@@ -97,7 +100,8 @@ def collect(
             batch_size=batch_size,
             paths=paths,
             path_length=path_length,
-            trees=_shapes(trees) if trees else (),
+            trees=shapes,
+            quotas=quotas,
             trees_every=trees_every,
             device=device,
             model_dtype=model_dtype,
@@ -114,12 +118,14 @@ def collect(
         )
 
 
-def _shapes(text: str) -> list[tuple[int, ...]]:
-    """Read ``2x1x1,4x2x1`` as the drafts at a node, by level."""
-    shapes = []
+def _shapes(text: str) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """Read ``2x1x1,quota:2x2`` as shapes, the drafts at a node by level, and quotas, those of each level."""
+    shapes, quotas = [], []
     for piece in o.split("--trees", text):
-        counts = piece.split("x")
+        counts = piece.removeprefix(_QUOTA).split("x")
         if not all(count.isascii() and count.isdigit() and len(count) < 4 for count in counts):
-            raise UsageError(f"--trees: got {piece!r}, expected shapes such as 2x1x1,4x2x1")
-        shapes.append(tuple(map(int, counts)))
-    return shapes
+            expected = "shapes such as 2x1x1,4x2x1 or quota:2x2x2"
+            raise UsageError(f"--trees: got {piece!r}, expected {expected}")
+        of_kind = quotas if piece.startswith(_QUOTA) else shapes
+        of_kind.append(tuple(map(int, counts)))
+    return shapes, quotas

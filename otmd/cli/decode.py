@@ -45,6 +45,7 @@ NUM_BASELINES = 2
 EXAMPLES = """
 otmd decode
 otmd decode --rule subtree --depth 6
+otmd decode --quota 4 --draft skip:13,15,17
 otmd decode --prompts code --per-domain 2 --temperature 0
 otmd decode --prompt "Three primary colours are" --paths 4 --depth 3 --show
 otmd decode --branching 3,2,1 --rule traversal --draft skip:13,15,17 --figure decoding.png"""
@@ -62,6 +63,7 @@ def decode(
     law: str | None = None,
     top: o.Top = 1,
     most_likely: PositiveInt | None = None,
+    quota: PositiveInt | None = None,
     depth: PositiveInt | None = None,
     rule: str | None = None,
     temperature: NonNegativeFloat = 1.0,
@@ -99,8 +101,11 @@ def decode(
     most_likely : int
         Tree of this many tokens on the draft's most likely paths, at most --depth long. At temperature 0 the
         default, of 12 tokens.
+    quota : int
+        Tree that adapts, with this many drafts from strata on each level, after the nodes where the draft
+        expects most to be accepted.
     depth : int
-        The length of the longest path; 8 for the default tree, else 4 unless given.
+        The length of the longest path; 8 for the default tree and for --quota, else 4 unless given.
     rule : str
         layer, subtree, block-verification, traversal or greedy-multi-path for whole trees; token by token:
         recursive-rejection, k-sequential, spec-hub, preference, target-only or optimal; token is the best of
@@ -126,7 +131,9 @@ def decode(
     figures = o.figures(figure)
     if prompt == "":
         raise UsageError("--prompt: got an empty text, expected one to go on from")
-    tree = read_tree(paths, branching, law, most_likely, depth, top, sampled=temperature > 0)
+    tree = read_tree(
+        paths, branching, law, most_likely, depth, top, sampled=temperature > 0, quota=quota
+    )
     named_rules = read_rules(rule, tree)
     # This imports torch, so the options are checked first.
     from otmd.models.collection import held_out_corpus
@@ -236,15 +243,21 @@ def read_tree(
     depth: int | None,
     top: int = 1,
     sampled: bool = True,
+    quota: int | None = None,
 ) -> Tree:
-    """Read the options of a tree: at most one of ``paths``, ``branching`` and ``most_likely``.
+    """Read the options of a tree: at most one of ``paths``, ``branching``, ``most_likely`` and ``quota``.
 
     The default is a tree from strata, or of the most likely tokens where the target is not ``sampled``.
     """
     from otmd.laws import Stratified
-    from otmd.trees import IIDPaths, MostLikelyTree, TokenTree
+    from otmd.trees import AdaptiveTree, IIDPaths, MostLikelyTree, TokenTree
 
-    given = {"--paths": paths, "--branching": branching, "--most-likely": most_likely}
+    given = {
+        "--paths": paths,
+        "--branching": branching,
+        "--most-likely": most_likely,
+        "--quota": quota,
+    }
     named = [option for option, value in given.items() if value is not None]
     if len(named) > 1:
         raise UsageError(f"{' and '.join(named)}: got both, expected one shape of tree")
@@ -258,6 +271,11 @@ def read_tree(
         _, node_law = o.read_law(name, top)
         label = f"tree {'×'.join(map(str, shape))}, {name}"
         return Tree(name, label, len(shape), lambda model: TokenTree(model, shape, node_law))
+    if quota is not None:
+        quotas = (quota,) * (depth or DEFAULT_STRATIFIED_DEPTH)
+        label = f"adaptive tree, {quota} on each of {len(quotas)} levels, stratified"
+        law_of = lambda model: AdaptiveTree(model, quotas)  # noqa: E731
+        return Tree("stratified", label, len(quotas), law_of)
     if not named and sampled:
         length = depth or DEFAULT_STRATIFIED_DEPTH
         shape = (DEFAULT_WIDTH, *(1,) * (length - 1))

@@ -49,6 +49,7 @@ def collect(
     paths: int | None = None,
     path_length: int = 6,
     trees: Sequence[tuple[int, ...]] = (),
+    quotas: Sequence[tuple[int, ...]] = (),
     trees_every: int = 8,
     device: str | None = None,
     model_dtype: str | None = None,
@@ -86,9 +87,10 @@ def collect(
     paths, path_length : int
         With ``paths``, also store the draft's most likely paths after each position: ``path_length`` levels,
         on each of which ``paths`` paths go on; see ``most_likely_along``.
-    trees, trees_every
+    trees, quotas, trees_every
         At every ``trees_every``-th of the positions that are stored, draw a tree of strata from the draft of
-        each of these shapes (the drafts at a node, by level), and store how many tokens rules yield on it;
+        each of these shapes (the drafts at a node, by level), and an adaptive tree of each of these quotas
+        (the drafts of each level), and store how many tokens rules yield on it;
         see :class:`otmd.models.dataset.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
         is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
@@ -124,9 +126,11 @@ def collect(
     }
     if paths is not None:
         settings |= {"paths": paths, "path_length": path_length}
-    if trees:
+    if trees or quotas:
         shapes = list(dict.fromkeys(map(tuple, trees)))
         settings |= {"trees": shapes, "trees_every": trees_every}
+    if quotas:
+        settings["quotas"] = list(dict.fromkeys(map(tuple, quotas)))
     _check_settings(settings)
     prompts = list(prompts)
     if not prompts:
@@ -153,6 +157,9 @@ def _check_settings(settings: dict[str, Any]) -> None:
             validate_count(name, settings[name])
     for shape in settings.get("trees", ()):
         check_shape("trees", shape)
+    for shape in settings.get("quotas", ()):
+        check_shape("quotas", shape, adaptive=True)
+    if "trees" in settings:
         validate_count("trees_every", settings["trees_every"])
     validate_count("seed", settings["seed"], minimum=0)
     Processing(settings["temperature"])  # refuses a bad temperature
@@ -214,7 +221,8 @@ def _tokenised(
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     longest = min(lengths, default=np.inf)
     most = settings["max_new_tokens"]
-    beyond = max([settings.get("path_length", 0), *map(len, settings.get("trees", ()))])
+    drawn = [*settings.get("trees", ()), *settings.get("quotas", ())]
+    beyond = max([settings.get("path_length", 0), *map(len, drawn)])
     tokens = prompt_tokens(target.tokenizer, prompt)
     if not tokens:
         raise ValueError(f"prompts: {prompt.id!r} is empty")
@@ -311,8 +319,9 @@ class _Run(NamedTuple):
         target = Processing(about["temperature"])
         processing = target, target if target.temperature else Processing()
         models = self.target, self.draft
-        shapes = about["trees"]
-        return draw_trees(models, tokens, rows, shapes, processing, about["vocab_size"], rng)
+        shapes, quotas = about["trees"], about.get("quotas", ())
+        size = about["vocab_size"]
+        return draw_trees(models, tokens, rows, shapes, processing, size, rng, quotas)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

@@ -41,6 +41,11 @@ class Continuations(ABC):
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
 
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Compute the logits after several prefixes, if one call for all is cheaper."""
+        if self.reads_many:
+            self.logits(prefixes)
+
     def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
         """Distribution (V,) of the next token after a prefix."""
         return processing(self.logits([prefix])[0])

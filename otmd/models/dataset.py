@@ -63,7 +63,7 @@ class DrawnTree:
     index : int
         The row of the data set: the tree continues the text before this position.
     shape : tuple of int
-        The drafts at a node, by level, from equal strata.
+        The drafts at a node, by level, from equal strata; of an adaptive tree the drafts of each level.
     layer : float
         :class:`~otmd.trees.LayerVerification`: 1 and the scores of its layers.
     node_by_node : float
@@ -71,6 +71,8 @@ class DrawnTree:
         one is accepted, given the drafts down to it.
     token_level : float
         The preference rule at each node: the expected number of tokens, given the tree.
+    adaptive : bool
+        Whether it is an :class:`~otmd.trees.AdaptiveTree`.
     """
 
     index: int
@@ -78,27 +80,32 @@ class DrawnTree:
     layer: float
     node_by_node: float
     token_level: float
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         if not (isinstance(self.index, int) and self.index >= 0):
             raise wrong("index", self.index, "the number of a row")
-        check_shape("shape", self.shape)
+        if not isinstance(self.adaptive, bool):
+            raise wrong("adaptive", self.adaptive, "true or false")
+        check_shape("shape", self.shape, self.adaptive)
         most = 1.0 + len(self.shape)
         for tokens in (self.layer, self.node_by_node, self.token_level):
             if not (isinstance(tokens, float) and 0.0 <= tokens <= most + 1e-6):
                 raise wrong("tokens", tokens, f"a number of tokens up to {most}")
 
 
-def check_shape(name: str, shape: object) -> None:
-    """Raise ValueError unless a shape has the drafts of a node by level, and not too many nodes."""
+def check_shape(name: str, shape: object, adaptive: bool = False) -> None:
+    """Raise ValueError unless a shape has the drafts of a node or level, by level, and not too many nodes."""
     numbers = shape if isinstance(shape, tuple) and shape else (0,)
     # Python's whole numbers, which do not overflow.
     sizes, nodes = 1, 0
     for count in numbers[:MOST_NODES]:
-        sizes *= count if type(count) is int and 0 < count <= MOST_NODES else MOST_NODES + 1
+        size = count if type(count) is int and 0 < count <= MOST_NODES else MOST_NODES + 1
+        sizes = size if adaptive else sizes * size
         nodes += sizes
     if nodes > MOST_NODES:
-        expected = f"drafts at a node by level, such as 2x1x1, of at most {MOST_NODES} nodes"
+        where = "in all" if adaptive else "at a node"
+        expected = f"drafts {where} by level, such as 2x1x1, of at most {MOST_NODES} nodes"
         raise wrong(name, "x".join(map(str, numbers)), expected)
 
 

@@ -15,7 +15,7 @@ from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
 from otmd.probabilities import Processing, validate_count
 from otmd.trees import TreeLaw, TreeVerifier
-from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.base import Context, Model, Prefix
 from otmd.trees.random_choices import Sampled
 
 STAGES: tuple[str, ...] = ("prompt", "draft", "target", "verification", "rest")
@@ -215,10 +215,12 @@ class _Decoder:
         drafting = speculation.processing or self.processing
         law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
         context = Context(lambda prefix: target.probs(prefix, self.processing), law)
-        tree = DraftTree(context, self.choices)
+        tree = law.draft_tree(context, self.choices)
+        for nodes in tree.grow():
+            draft.read(nodes)
         prefixes = tree.prefixes()
         self._spent("draft")
-        target.logits(sorted(prefixes))
+        target.logits(prefixes)
         self._spent("target")
         emitted = speculation.rule.emit(context, tree, self.choices)
         self._spent("verification")

@@ -6,19 +6,26 @@ per step do not follow from the distributions along the text. They are estimated
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Stratified
+from otmd.laws import Stratified
 from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.probabilities import IntArray, Processing
-from otmd.trees import LayerVerification, SubtreeVerification, TokenTree
-from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.probabilities import Processing, wrong
+from otmd.trees import (
+    AdaptiveTree,
+    LayerVerification,
+    SubtreeVerification,
+    TokenTree,
+    TreeLaw,
+)
+from otmd.trees.base import Context, DraftTree, Model, Prefix
 from otmd.trees.random_choices import Sampled
 from otmd.trees.whole_tree import SweptLayer
 from otmd.verifiers import Preference, Verifier
@@ -32,6 +39,7 @@ def draw_trees(
     processing: tuple[Processing, Processing],
     vocab_size: int,
     rng: np.random.Generator,
+    quotas: Sequence[tuple[int, ...]] = (),
 ) -> list[DrawnTree]:
     """Draw trees from the draft after the first tokens of a text, and evaluate them.
 
@@ -48,12 +56,16 @@ def draw_trees(
     vocab_size : int
         V: the logits after these are padding.
     rng : numpy.random.Generator
+    quotas : sequence of tuple of int
+        The drafts of each level; one adaptive tree of each is drawn at each position, after those above.
 
     Returns
     -------
     list of DrawnTree
         Position by position, in the order of the shapes.
     """
+    kinds = [(TokenTree, tuple(shape)) for shape in shapes]
+    kinds += [(AdaptiveTree, tuple(most)) for most in quotas]
     read = min(rows, default=1)
     target, draft = (continuations(model, tokens[:read]) for model in models)
     trees = []
@@ -61,57 +73,42 @@ def draw_trees(
         for text in (target, draft):
             text.extend(tokens[read:length])
         read = length
-        for shape in shapes:
-            numbers = _evaluated(target, draft, shape, processing, vocab_size, rng)
-            trees.append(DrawnTree(row, tuple(shape), **numbers))
+        for kind, shape in kinds:
+            make = partial(_stratified, kind, shape)
+            numbers = _evaluated(target, draft, make, processing, vocab_size, rng)
+            trees.append(DrawnTree(row, shape, **numbers, adaptive=kind is AdaptiveTree))
     return trees
+
+
+def _stratified(
+    kind: type[TokenTree | AdaptiveTree], shape: tuple[int, ...], draft_model: Model
+) -> TreeLaw:
+    """A tree whose drafts come from strata."""
+    return kind(draft_model, shape, law=Stratified)
 
 
 def _evaluated(
     target: Continuations,
     draft: Continuations,
-    shape: tuple[int, ...],
+    law_of: Callable[[Model], TreeLaw],
     processing: tuple[Processing, Processing],
     vocab_size: int,
     rng: np.random.Generator,
 ) -> dict[str, float]:
     """Draw a tree level by level, evaluate the target at its nodes in one call, and ask the rules."""
     verifying, drafting = processing
-    law = TokenTree(
-        lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]), shape, Stratified
-    )
+    law = law_of(lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]))
     context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
-    choices = _DrawnOnce(rng)
-    tree = DraftTree(context, choices)
-    level: list[Prefix] = [()]
-    nodes: list[Prefix] = []
-    for _ in shape:
-        if draft.reads_many:
-            draft.logits(level)
-        drafted = [(prefix, tree.node(prefix)) for prefix in level]
-        level = [(*prefix, int(token)) for prefix, node in drafted if node for token in node.tokens]
-        nodes += level
-    if target.reads_many:
-        target.logits([(), *nodes])
+    choices = Sampled(rng)
+    tree = law.draft_tree(context, choices)
+    for nodes in tree.grow():
+        draft.read(nodes)
+    target.read(tree.prefixes())
     return {
-        "layer": float(LayerVerification().tokens_per_step(context, choices)),
+        "layer": float(LayerVerification().tokens_per_step(context, tree, choices)),
         "node_by_node": node_by_node_tokens(context, tree),
         "token_level": token_level_tokens(context, tree, Preference()),
     }
-
-
-class _DrawnOnce(Sampled):
-    """Draws the drafts of a node once. So all rules, which ask for them again, decide on one tree."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__(rng)
-        self._drawn: dict[DraftLaw, IntArray] = {}
-
-    def drafts(self, law: DraftLaw) -> IntArray:
-        # The context keeps one law for each node.
-        if law not in self._drawn:
-            self._drawn[law] = super().drafts(law)
-        return self._drawn[law]
 
 
 def token_level_tokens(
@@ -134,8 +131,11 @@ def node_by_node_tokens(context: Context, tree: DraftTree) -> float:
     """Tokens that :class:`~otmd.trees.SubtreeVerification` is expected to emit on a tree of strata.
 
     1 and, for each level, P(the level or a deeper one is accepted | the drafts down to it). So the estimate
-    is unbiased, and equals that of layer verification wherever the two rules do the same.
+    is unbiased, and equals that of layer verification wherever the two rules do the same. The slots of a
+    level must follow from the drafts above it, else ValueError.
     """
+    if not context.law.by_layer:
+        raise wrong("law", repr(context.law), "a tree that is drawn level by level")
     root = _scored(context, tree, (), 1.0)
     levels = range(1, context.law.depth + 1)
     return 1.0 + sum(_accepted(root, 0, level)[1] for level in levels)

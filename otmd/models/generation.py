@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,8 +19,8 @@ from otmd.models.continuations import CachedContinuations, continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
-from otmd.trees import LayerVerification, TokenTree
-from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
+from otmd.trees.base import Context, Model, Prefix
 from otmd.trees.random_choices import Sampled
 
 NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
@@ -55,6 +56,7 @@ def generate(
     *,
     draft: Draft | PreTrainedModel | None = None,
     branching: Sequence[int] = NARROW_AND_DEEP,
+    quotas: Sequence[int] | None = None,
     draft_top_k: int | None = 1024,
     token_streamer: Any = None,
     **model_kwargs: Any,
@@ -75,6 +77,8 @@ def generate(
         The draft model: what :func:`otmd.models.load_draft` returns, or a model over the same tokens.
     branching : sequence of int
         The numbers of drafts at the root, below each of its drafts, and so on.
+    quotas : sequence of int, optional
+        The most drafts on each level of an :class:`~otmd.trees.AdaptiveTree`, in place of ``branching``.
     draft_top_k : int, optional
         Drafts come from this many most likely tokens of the draft; None is no limit. It bounds the time of
         verification.
@@ -117,13 +121,16 @@ def generate(
     _check_call(input_ids, logits_processor, generation_config, model_kwargs)
     if draft_top_k is not None:
         validate_count("draft_top_k", draft_top_k, minimum=1)
-    counts = tuple(validate_count("branching", count, minimum=1) for count in branching)
+    name, levels = ("branching", branching) if quotas is None else ("quotas", quotas)
+    counts = tuple(validate_count(name, count, minimum=1) for count in levels)
     if not counts:
-        raise wrong("branching", "no level", "at least one")
+        raise wrong(name, "no level", "at least one")
+    law = Stratified if generation_config.do_sample else _most_likely
     decoder = _TreeDecoder(
         _Scores(_readable("model", model), input_ids, logits_processor),
         _readable("draft", draft),
         Processing(top_k=draft_top_k),
+        partial(TokenTree if quotas is None else AdaptiveTree, law=law),
         counts,
         generation_config,
     )
@@ -148,7 +155,8 @@ class _TreeDecoder:
         target: _Scores,
         draft: Draft | _BareModel,
         drafting: Processing,
-        branching: tuple[int, ...],
+        tree: Callable[[Model, tuple[int, ...]], TreeLaw],
+        counts: tuple[int, ...],
         config: Any,
     ) -> None:
         self.target = target
@@ -156,8 +164,8 @@ class _TreeDecoder:
         self._config = config
         self._drafting = drafting
         self._choosing = Processing(1.0 if config.do_sample else 0.0)
-        self._law = Stratified if config.do_sample else _most_likely
-        self._branching = branching
+        self._tree = tree
+        self._counts = counts
         # So torch.manual_seed fixes the text.
         self._choices = Sampled(np.random.default_rng(int(torch.randint(2**62, ()))))
         self._steps: list[tuple[int, int]] = []
@@ -195,29 +203,19 @@ class _TreeDecoder:
         """The tokens of a step, and how many were drafted for it."""
         # A tree of depth d yields at most d + 1 tokens.
         left = self._config.max_length - self.target.ids.shape[1]
-        law = TokenTree(
+        law = self._tree(
             lambda prefix: self._drafting(self.draft.scores(prefix)[0].numpy(force=True)),
-            self._branching[: max(left - 1, 1)],
-            self._law,
+            self._counts[: max(left - 1, 1)],
         )
         context = Context(
             lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
         )
-        tree = DraftTree(context, self._choices)
-        prefixes = self._draft_levels(tree, law.depth)
+        tree = law.draft_tree(context, self._choices)
+        for nodes in tree.grow():
+            self.draft.read(nodes)
+        prefixes = tree.prefixes()
         self.target.read(prefixes)
         return LayerVerification().emit(context, tree, self._choices), len(prefixes) - 1
-
-    def _draft_levels(self, tree: DraftTree, depth: int) -> list[Prefix]:
-        """Draw the tree level by level, so that a language model reads each level in one call."""
-        prefixes: list[Prefix] = []
-        level: list[Prefix] = [()]
-        for _ in range(depth):
-            self.draft.read(level)
-            prefixes += level
-            nodes = [(prefix, node) for prefix in level if (node := tree.node(prefix))]
-            level = [(*above, y) for above, node in nodes for y in np.unique(node.tokens).tolist()]
-        return prefixes + level
 
     def _keep_outputs(self, prefix: Prefix) -> None:
         """Keep the scores and logits of the token after a prefix, where they were asked for."""
@@ -254,8 +252,7 @@ class _Scores:
 
     def read(self, prefixes: Sequence[Prefix]) -> None:
         """Read the prefixes in one call, if the model can."""
-        if self._following.reads_many:
-            self._following.logits([self._known(prefix) for prefix in prefixes])
+        self._following.read([self._known(prefix) for prefix in prefixes])
 
     def logits(self, prefix: Prefix) -> torch.Tensor:
         """Logits (1, V) of the next token after the text and a prefix, float32."""

@@ -1,5 +1,6 @@
 """Sequences and trees: from the acceptance at one position to tokens per step."""
 
+from otmd.trees.adaptive import AdaptiveTree, BestFirstTree
 from otmd.trees.base import TableModel, TreeLaw
 from otmd.trees.efficiency import (
     BlockEfficiency,
@@ -15,6 +16,8 @@ from otmd.trees.verifiers import BlockVerification, TokenLevel, Traversal, TreeV
 from otmd.trees.whole_tree import LayerVerification, SubtreeVerification
 
 __all__ = [
+    "AdaptiveTree",
+    "BestFirstTree",
     "BlockEfficiency",
     "BlockVerification",
     "GreedyMultiPath",

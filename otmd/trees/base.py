@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
@@ -98,6 +98,9 @@ class TreeLaw(ABC):
         Takes a prefix and returns the draft distribution (V,).
     depth : int
         The length of the longest path.
+    by_prefix, by_layer : bool
+        Whether the slots of a node follow from the drafts above it alone; and whether those of a layer follow
+        from the drafts of all layers above, as :class:`LayerVerification` needs it.
 
     Examples
     --------
@@ -117,6 +120,8 @@ class TreeLaw(ABC):
 
     draft_model: Model
     depth: int
+    by_prefix: bool = True
+    by_layer: bool = True
 
     @abstractmethod
     def root(self, draft: Distribution) -> Hashable:
@@ -132,6 +137,10 @@ class TreeLaw(ABC):
         By default a state is the tuple of the states below the first draft, the second, and so on.
         """
         return state[int(np.flatnonzero(tokens == token)[0])]
+
+    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
+        """A tree of this law whose drafts are not drawn yet."""
+        return DraftTree(context, choices)
 
 
 class Node(NamedTuple):
@@ -204,17 +213,23 @@ class DraftTree:
             self._nodes[prefix] = self._draw(prefix)
         return self._nodes[prefix]
 
-    def prefixes(self) -> frozenset[Prefix]:
-        """Every prefix that the tree holds, the empty one included."""
-        prefixes = set()
-        unvisited = [()]
-        while unvisited:
-            prefix = unvisited.pop()
-            prefixes.add(prefix)
-            node = self.node(prefix)
-            if node is not None:
-                unvisited += [(*prefix, token) for token in np.unique(node.tokens).tolist()]
-        return frozenset(prefixes)
+    def grow(self) -> Iterator[list[Prefix]]:
+        """Draw the whole tree; before drafts are drawn after some prefixes, yield these prefixes.
+
+        So the draft model can read them in one call.
+        """
+        level: list[Prefix] = [()]
+        for _ in range(self._context.law.depth):
+            yield level
+            nodes = [(prefix, node) for prefix in level if (node := self.node(prefix))]
+            level = [child for prefix, node in nodes for child in children(prefix, node)]
+
+    def prefixes(self) -> list[Prefix]:
+        """Every prefix that the tree holds, the empty one included, in ascending order."""
+        for _ in self.grow():
+            pass
+        nodes = [(prefix, node) for prefix, node in self._nodes.items() if node]
+        return sorted([(), *(child for prefix, node in nodes for child in children(prefix, node))])
 
     def _draw(self, prefix: Prefix) -> Node | None:
         if len(prefix) == self._context.law.depth:
@@ -229,3 +244,8 @@ class DraftTree:
             state = self._context.law.root(self._context.draft)
         law = self._context.node_law(prefix, state)
         return None if law is None else Node(law, self._choices.drafts(law), state)
+
+
+def children(prefix: Prefix, node: Node) -> list[Prefix]:
+    """The nodes below a node, by ascending token."""
+    return [(*prefix, token) for token in np.unique(node.tokens).tolist()]

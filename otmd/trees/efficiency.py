@@ -12,7 +12,7 @@ import numpy as np
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, validate_count
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
-from otmd.trees.random_choices import Sampled, every_outcome
+from otmd.trees.random_choices import RandomChoices, Sampled, every_outcome
 from otmd.trees.verifiers import TreeVerifier
 
 
@@ -81,12 +81,16 @@ def block_efficiency(
     2.394
     """
     context = Context(target_model, law)
+
+    def tokens_per_step(choices: RandomChoices) -> float:
+        return rule.tokens_per_step(context, law.draft_tree(context, choices), choices)
+
     if num_samples is None:
-        outcomes = every_outcome(partial(rule.tokens_per_step, context))
+        outcomes = every_outcome(tokens_per_step)
         return BlockEfficiency(sum(tokens * prob for tokens, prob in outcomes))
     validate_count("num_samples", num_samples, minimum=2)
     choices = Sampled(validate_rng(rng))
-    lengths = np.array([rule.tokens_per_step(context, choices) for _ in range(num_samples)])
+    lengths = np.array([tokens_per_step(choices) for _ in range(num_samples)])
     error = float(lengths.std(ddof=1)) / num_samples**0.5
     return BlockEfficiency(float(lengths.mean()), error, num_samples)
 

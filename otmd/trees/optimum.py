@@ -19,7 +19,7 @@ from otmd.optimum import OptimalityCertificate
 from otmd.probabilities import wrong
 from otmd.transport import program as lp
 from otmd.transport.solvers import HighsSession
-from otmd.trees.base import Context, DraftTree, Model, Prefix, TreeLaw
+from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.random_choices import every_outcome
 
 DEFAULT_MAX_BYTES = 2.0**30
@@ -127,8 +127,9 @@ def optimal_block_efficiency(
 def _trees(context: Context) -> dict[Tree, float]:
     """The probability of every tree. A tree is the set of its prefixes."""
     probs: dict[Tree, float] = defaultdict(float)
-    for tree, prob in every_outcome(lambda choices: DraftTree(context, choices).prefixes()):
-        probs[tree] += prob
+    law = context.law
+    for tree, prob in every_outcome(lambda choices: law.draft_tree(context, choices).prefixes()):
+        probs[frozenset(tree)] += prob
     return dict(probs)
 
 

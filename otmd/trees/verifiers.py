@@ -57,13 +57,13 @@ class TreeVerifier(ABC):
         """
         return self.run(Context(target_model, law), Sampled(validate_rng(rng)))
 
-    def tokens_per_step(self, context: Context, choices: RandomChoices) -> float:
-        """An unbiased estimate of the tokens per step from one drawn tree: the number that is emitted."""
-        return float(len(self.run(context, choices)))
+    def tokens_per_step(self, context: Context, tree: DraftTree, choices: RandomChoices) -> float:
+        """An unbiased estimate of the tokens per step from one tree: the number that is emitted."""
+        return float(len(self.emit(context, tree, choices)))
 
     def run(self, context: Context, choices: RandomChoices) -> Prefix:
         """Draft a tree and decide on it, see :meth:`step` and :meth:`emit`."""
-        return self.emit(context, DraftTree(context, choices), choices)
+        return self.emit(context, context.law.draft_tree(context, choices), choices)
 
 
 class TokenLevel(TreeVerifier):

@@ -84,16 +84,21 @@ class LayerVerification(TreeVerifier):
                 return layer.emit(choices)
         raise AssertionError("the root accepts")
 
-    def tokens_per_step(self, context: Context, choices: RandomChoices) -> float:
+    def tokens_per_step(self, context: Context, tree: DraftTree, choices: RandomChoices) -> float:
         """1 + Σ s over the layers below the root: unbiased, with no more variance than the emitted tokens.
 
         Given the drafts down to a layer, s is the probability that the accepted path reaches the layer.
         """
-        layers = self.layers(context, DraftTree(context, choices))
+        layers = self.layers(context, tree)
         return 1.0 + sum(float(layer.scores.sum()) for layer in layers[1:])
 
     def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
+        if not context.law.by_layer:
+            raise UnsupportedLaw(
+                f"{self!r}: got {context.law!r}, whose slots in a layer depend on drafts of deeper layers, "
+                "expected a tree that is drawn layer by layer; SubtreeVerification serves it"
+            )
         layers = [self._layer(context, tree, {(): 1.0})]
         while scores := layers[-1].child_scores():
             layers.append(self._layer(context, tree, scores))

@@ -16,9 +16,13 @@ from otmd.models.continuations import (
 )
 from otmd.models.variants import skip_layers
 from otmd.trees import (
+    AdaptiveTree,
+    BestFirstTree,
     BlockVerification,
     IIDPaths,
+    LayerVerification,
     MostLikelyTree,
+    SubtreeVerification,
     TokenLevel,
     TokenTree,
     Traversal,
@@ -33,6 +37,8 @@ SPECULATIONS = {
     "SpecHub": (lambda q: TokenTree(q, (2, 2), otmd.Hub), TokenLevel(otmd.SpecHub())),
     "traversal": (lambda q: TokenTree(q, (3, 2, 1)), Traversal()),
     "likeliest": (lambda q: MostLikelyTree(q, 8, 3), TokenLevel(otmd.TargetOnly())),
+    "adaptive": (lambda q: AdaptiveTree(q, (3, 3, 2)), LayerVerification()),
+    "best first": (lambda q: BestFirstTree(q, 6, 3), SubtreeVerification()),
 }
 
 
@@ -131,7 +137,7 @@ def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
     return float(chisquare(*pooled(counts.ravel(), runs * wanted.ravel(), 5.0)).pvalue)
 
 
-@pytest.mark.parametrize("name", ["SpecHub", "traversal"])
+@pytest.mark.parametrize("name", ["SpecHub", "traversal", "adaptive"])
 @pytest.mark.slow
 def test_texts_follow_the_target(name: str, tiny: LanguageModel, ngram: NGramDraft) -> None:
     """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
@@ -171,6 +177,25 @@ def test_what_a_text_took(tiny: LanguageModel, draft: LanguageModel) -> None:
     alone = decode(tiny, PROMPT, 25, rng=np.random.default_rng(1))
     assert alone.tokens_per_step == 1.0
     assert alone.seconds["draft"] == 0.0
+
+
+@pytest.mark.parametrize(("name", "calls"), [("tree", 2), ("adaptive", 3)])
+def test_the_draft_reads_a_level_in_one_call(
+    name: str, calls: int, tiny: LanguageModel, draft: LanguageModel, monkeypatch
+) -> None:
+    models = []
+    forward = CachedContinuations._compute
+
+    def counted(self, missing):
+        models.append(self.model)
+        forward(self, missing)
+
+    monkeypatch.setattr(CachedContinuations, "_compute", counted)
+    law, rule = SPECULATIONS[name]
+    text = decode(tiny, PROMPT, 1, Speculation(draft, law, rule), rng=np.random.default_rng(0))
+    # The root's distributions are part of reading the prompt.
+    assert models == [tiny, draft, *[draft] * (calls - 1), tiny]
+    assert text.steps == [(1, {"tree": 9, "adaptive": 8}[name])]
 
 
 def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: LanguageModel) -> None:

@@ -131,6 +131,9 @@ def test_trees_are_collected_and_read(tiny, prompts, tmp_path) -> None:
     # The first position is a random one.
     assert starts == {0, 1, 2}
     assert len(dataset.metadata["trees"]) == 2
+    adaptive = collect(tiny, draft, prompts, tmp_path / "c", **options, quotas=[(2, 3)])
+    assert next(tree for tree in adaptive.trees if tree.adaptive).shape == (2, 3)
+    assert len(adaptive.trees) == 3 * len(dataset.trees) // 2
     assert not collect(tiny, draft, prompts, tmp_path / "b", **OPTIONS).trees
 
 
@@ -158,6 +161,7 @@ def test_a_killed_run_goes_on_with_its_trees(tiny, prompts, tmp_path, monkeypatc
         {"layer": float("nan")},
         {"layer": 9.0},
         {"token_level": None},
+        {"adaptive": "no"},
     ],
 )
 def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
@@ -176,9 +180,13 @@ def test_altered_trees_are_refused(tiny, prompts, tmp_path, change) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--trees", "2x"], "--trees: got '2x', expected shapes such as 2x1x1,4x2x1"),
+        (
+            ["--trees", "2x"],
+            "--trees: got '2x', expected shapes such as 2x1x1,4x2x1 or quota:2x2x2",
+        ),
         (["--trees", "2x0"], "trees: got 2x0, expected drafts at a node by level"),
         (["--trees", "16x16"], "of at most 256 nodes"),
+        (["--trees", "quota:200x57"], "quotas: got 200x57, expected drafts in all by level"),
         (["--trees", "2", "--trees-every", "0"], "--trees-every"),
     ],
 )
@@ -202,8 +210,10 @@ def test_shapes_of_the_command_line(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr("otmd.models.load_prompts", lambda *_, **__: [])
     monkeypatch.setattr("otmd.models.collect", collected)
-    main(["collect", str(tmp_path), "--quiet", "--trees", "2x1x1, 16", "--trees-every", "4"])
-    assert (given["trees"], given["trees_every"]) == ([(2, 1, 1), (16,)], 4)
+    shapes = "2x1x1, 16, quota:4x4"
+    main(["collect", str(tmp_path), "--quiet", "--trees", shapes, "--trees-every", "4"])
+    assert (given["trees"], given["quotas"]) == ([(2, 1, 1), (16,)], [(4, 4)])
+    assert given["trees_every"] == 4
 
 
 def test_a_folder_opened_anew_has_its_trees(tiny, prompts, tmp_path) -> None:

@@ -72,6 +72,21 @@ def test_a_perfect_draft_is_accepted_whole(tiny: LanguageModel) -> None:
         assert drafted.steps == ((4, 3),) * 6
 
 
+def test_quotas_are_the_drafts_of_each_level(tiny: LanguageModel) -> None:
+    settings = {"eos_token_id": None, "return_dict_in_generate": True, "quotas": (2, 3, 1)}
+    draft = skip_layers(tiny, [2])
+    for do_sample in (False, True):
+        drafted = write(tiny, draft, 6, do_sample=do_sample, **settings)
+        left = 6
+        for kept, drafts in drafted.steps:
+            assert drafts == sum(settings["quotas"][: max(left - 1, 1)])
+            left -= kept
+    greedy = write(tiny, draft, do_sample=False, quotas=(2, 3, 1))
+    assert torch.equal(greedy, alone(tiny, do_sample=False))
+    with pytest.raises(ValueError, match="quotas: got no level"):
+        write(tiny, draft, quotas=())
+
+
 # Of 12 tokens each: so many find a bias of 0.15.
 NUM_TEXTS = 55
 BIAS = 0.15
@@ -107,8 +122,8 @@ def texts(small: LanguageModel, draft, **settings) -> list[dict]:
 @pytest.mark.parametrize("name", ["similar", "n-gram"])
 def test_sampled_texts_are_audited(name: str, small: LanguageModel) -> None:
     draft = similar(small) if name == "similar" else DRAFTS[name](small)
-    branching = generation.NARROW_AND_DEEP if name == "similar" else (2, 2, 1)
-    written = texts(small, draft, branching=branching, **SETTINGS)
+    shape = {"quotas": (2, 2, 2, 2)} if name == "similar" else {"branching": (2, 2, 1)}
+    written = texts(small, draft, **shape, **SETTINGS)
     assert otmd.audit.texts(written, small.logits_after, bias=BIAS, **SETTINGS).outcome == "PASS"
     hotter = SETTINGS | {"temperature": 1.3}
     assert otmd.audit.texts(written, small.logits_after, **hotter).outcome == "FAULTY"

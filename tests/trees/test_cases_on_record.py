@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 import numpy as np
 import pytest
@@ -13,6 +12,8 @@ from small_models import model_pair
 import otmd
 from otmd.testing import assert_step_lossless, check_tree_verifier
 from otmd.trees import (
+    AdaptiveTree,
+    BestFirstTree,
     BlockVerification,
     IIDPaths,
     LayerVerification,
@@ -24,6 +25,7 @@ from otmd.trees import (
     output_distribution,
     target_distribution,
 )
+from otmd.trees.adaptive import GrownTree
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
 from otmd.trees.verifiers import leftover, stopping_prob
@@ -211,41 +213,22 @@ class LooksAtItsOwnDrafts(DraftTree):
         )
 
 
-class LooksAtItsLayer(DraftTree):
-    """Below the second draft of the root there are two drafts if the first has drafted token 0, else one."""
+class LooksAtItsLayer(AdaptiveTree):
+    """After the second draft of the root two drafts are drawn if the first has drafted token 0, else one."""
 
-    def _draw(self, prefix: Prefix) -> Node | None:
-        node = self.node(()) if prefix else None
-        if node is None or len(prefix) != 1 or node.tokens.tolist().index(prefix[0]) != 1:
-            return super()._draw(prefix)
-        first = self.node((int(node.tokens[0]),))
-        law = otmd.Stratified(self._context.draft(prefix), 2 if 0 in first.tokens else 1)
-        state = self._context.law.child(node.state, node.tokens, prefix[0])
-        return Node(law, self._choices.drafts(law), state * 2)
+    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+        """See :class:`~otmd.trees.AdaptiveTree`."""
+        yield [()]
+        first, second = ((token,) for token in tree.draw((), 2).tokens.tolist())
+        yield [first, second]
+        drafted = tree.draw(first, 1).tokens
+        tree.draw(second, 2 if 0 in drafted else 1)
 
 
-class BestFirst(DraftTree):
-    """Grows three nodes of two drafts, each time at the leaf that the draft model reaches most probably.
+class BestFirstByLayer(BestFirstTree):
+    """Best-first growth that is said to be by layer."""
 
-    The leaf is chosen by all that was drawn, in deeper layers too; its number of drafts is fixed.
-    """
-
-    def node(self, prefix: Prefix) -> Node | None:
-        """See :class:`~otmd.trees.base.DraftTree`."""
-        if not self._nodes:
-            self._grow()
-        return self._nodes.get(prefix)
-
-    def _grow(self) -> None:
-        leaves: list[tuple[float, Prefix]] = [(-1.0, ())]
-        for _ in range(3):
-            reached, prefix = heappop(leaves)
-            law = otmd.WithReplacement(self._context.draft(prefix), 2)
-            node = Node(law, self._choices.drafts(law), None)
-            self._nodes[prefix] = node
-            for token in np.unique(node.tokens).tolist():
-                below = reached * float(self._context.draft(prefix)[token])
-                heappush(leaves, (below, (*prefix, token)))
+    by_layer = True
 
 
 LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
@@ -258,7 +241,6 @@ LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
         (SUBTREE, DropsDrafts, otmd.Stratified, 0.4),
         (LAYER, LooksAtItsOwnDrafts, otmd.WithReplacement, 0.05),
         (SUBTREE, LooksAtItsOwnDrafts, otmd.WithReplacement, 5e-3),
-        (LAYER, LooksAtItsLayer, otmd.Stratified, 5e-3),
     ],
 )
 def test_trees_that_look_at_too_much_are_caught(rule, grow, law, least: float) -> None:
@@ -266,18 +248,15 @@ def test_trees_that_look_at_too_much_are_caught(rule, grow, law, least: float) -
     assert caught(Grown(rule, grow), target, TokenTree(draft, (2, 1), law)) > least
 
 
-def test_best_first_growth_breaks_layers() -> None:
+def test_what_breaks_layers_does_not_break_nodes() -> None:
+    target, draft = model_pair("any", 1)
+    law = LooksAtItsLayer(draft, (2, 3))
+    assert caught(LAYER, target, law) > 5e-3
+    assert total_variation(SUBTREE, target, law) <= ROUNDING
     target, draft = model_pair("any", 4, vocab_size=2)
-    tree = TokenTree(draft, (2, 1, 1), otmd.WithReplacement)
-    assert caught(Grown(LAYER, BestFirst), target, tree) > 2e-3
-
-
-@pytest.mark.parametrize(("grow", "vocab_size"), [(LooksAtItsLayer, 3), (BestFirst, 2)])
-@pytest.mark.parametrize("seed", [1, 3, 4])
-def test_node_by_node_a_tree_may_look_at_other_nodes(grow, vocab_size: int, seed: int) -> None:
-    target, draft = model_pair("any", seed, vocab_size)
-    tree = TokenTree(draft, (2, 1) if grow is LooksAtItsLayer else (2, 1, 1), otmd.Stratified)
-    assert total_variation(Grown(SUBTREE, grow), target, tree) <= ROUNDING
+    law = BestFirstByLayer(draft, 6, 3, law=otmd.WithReplacement)
+    assert caught(LAYER, target, law) > 2e-3
+    assert total_variation(SUBTREE, target, law) <= ROUNDING
 
 
 # ---------------------------------------------------------------- whole steps, by the tokens they emit

@@ -232,7 +232,8 @@ def _walked(
     walked = [rule for rule in rules if isinstance(CANDIDATES[rule].tree_rule, SubtreeVerification)]
     counts = range(1, max(settings.num_drafts) + 1)
     trees = {*shapes(counts, max(budgets), depth)}
-    drawn = {tree.shape for tree in dataset.trees if LAYER in rules and len(tree.shape) <= depth}
+    measured = [tree.shape for tree in dataset.trees if not tree.adaptive]
+    drawn = {shape for shape in measured if LAYER in rules and len(shape) <= depth}
     within = {shape for shape in drawn if Choice("", 1.0, shape).drafts <= max(budgets)}
     if within and SUBTREE not in walked:
         walked.append(SUBTREE)

@@ -136,7 +136,7 @@ def layer_by_layer(
     at = {row: (i, t) for i, text in enumerate(texts) for t, row in enumerate(text.rows)}
     gains: dict[Levels, list[FloatArray]] = {}
     for tree in dataset.trees:
-        if tree.shape in node_by_node.reach:
+        if not tree.adaptive and tree.shape in node_by_node.reach:
             empty = [np.zeros(len(text.rows)) for text in texts]
             i, t = at[tree.index]
             gain = dataset.metadata["trees_every"] * (tree.layer - tree.node_by_node)

@@ -1,0 +1,271 @@
+"""Laws of sampled trees that adapt: what was drawn so far decides where drafts are drawn next.
+
+EAGLE-2 (Li et al. 2024) adapts trees of deterministic drafts. Here drafts are random, so they are accepted as
+often at temperature 1. ``docs/theory_trees.md`` proves which trees are lossless with which verifier.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from otmd.laws import DraftLaw, Stratified
+from otmd.probabilities import FloatArray, validate_count, wrong
+from otmd.trees.base import Context, Distribution, DraftTree, Model, Node, Prefix, TreeLaw
+from otmd.trees.random_choices import RandomChoices
+from otmd.verifiers import UnsupportedLaw
+
+# c in the estimate that n drafts of a node are all refused with probability (1 − Σ q²)/(n + c).
+_MORE = 1.5
+
+
+class Leaf(NamedTuple):
+    """A node of a tree before anything is drawn after it.
+
+    Attributes
+    ----------
+    draft_probs : ndarray of float64, shape (V,)
+        The draft distribution after it.
+    reach : float
+        Estimate of the probability that the accepted path ends at it or below.
+    """
+
+    draft_probs: FloatArray
+    reach: float
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens that have mass."""
+        return int(np.count_nonzero(self.draft_probs))
+
+    def gains(self, most: int) -> FloatArray:
+        """Increase of the total reach of the drafts by each of the first ``most`` of them, shape (most,)."""
+        spread = 1.0 - float(self.draft_probs @ self.draft_probs)
+        counts = np.arange(1, most + 1)
+        gains = self.reach * np.diff(1.0 - spread / (counts + _MORE), prepend=0.0)
+        return np.where(counts <= self.num_tokens, gains, 0.0)
+
+    def reaches_below(self, prefix: Prefix, node: Node) -> dict[Prefix, float]:
+        """The reach of every drafted child."""
+        tokens = np.unique(node.tokens)
+        probs = self.draft_probs[tokens]
+        accepted = 1.0 - (1.0 - probs) / (node.law.num_drafts + _MORE)
+        reaches = self.reach * probs / node.law.inclusion_probs()[tokens] * accepted
+        return {(*prefix, y): reach for y, reach in zip(tokens.tolist(), reaches, strict=True)}
+
+
+class GrownTree(DraftTree):
+    """A tree that is drawn in the order of its law, all of it when a node is first asked for."""
+
+    def __init__(
+        self,
+        context: Context,
+        choices: RandomChoices,
+        growth: Callable[[GrownTree], Iterator[list[Prefix]]],
+    ) -> None:
+        super().__init__(context, choices)
+        self._growth = growth
+
+    def node(self, prefix: Prefix) -> Node | None:
+        for _ in self.grow():
+            pass
+        return self._nodes.get(prefix)
+
+    def grow(self) -> Iterator[list[Prefix]]:
+        if not self._nodes:
+            yield from self._growth(self)
+
+    def leaf(self, prefix: Prefix, reach: float) -> Leaf:
+        """A prefix after which nothing has been drawn."""
+        return Leaf(self._context.draft(prefix), reach)
+
+    def draw(self, prefix: Prefix, num_drafts: int) -> Node:
+        """Draw so many drafts after a prefix."""
+        law = self._context.node_law(prefix, num_drafts)
+        assert law is not None
+        node = self._nodes[prefix] = Node(law, self._choices.drafts(law), num_drafts)
+        return node
+
+
+class _GrownLaw(TreeLaw):
+    """The law of a tree in which the number of drafts at a node may depend on drafts elsewhere."""
+
+    by_prefix = False
+
+    def __init__(
+        self, draft_model: Model, depth: int, law: Callable[[FloatArray, int], DraftLaw]
+    ) -> None:
+        self.draft_model = draft_model
+        self.depth = depth
+        self.law = law
+
+    @abstractmethod
+    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+        """Draw a tree, see :meth:`DraftTree.grow`."""
+
+    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
+        return GrownTree(context, choices, self.grow)
+
+    def root(self, draft: Distribution) -> NoReturn:
+        raise UnsupportedLaw(
+            f"law: got {self!r}, in which the drafts after a prefix depend on drafts elsewhere, expected a "
+            "law in which they depend on the prefix alone, such as TokenTree or IIDPaths"
+        )
+
+    def node_law(self, draft_probs: FloatArray, state: int) -> DraftLaw:
+        return self.law(draft_probs, state)
+
+
+class AdaptiveTree(_GrownLaw):
+    """A tree with so many drafts on each level, where they are expected to be accepted most often.
+
+    The *reach* of a node estimates the probability that the accepted path ends at it or below. It is 1 at the
+    root. Let u have the reach r and n drafts, q be the draft distribution after u, and π(y) the probability
+    that y is drafted. The reach of a drafted child is r q(y)/π(y) [1 − (1 − q(y))/(n + 3/2)]. So in the mean
+    the children have the reach r [1 − (1 − Σ q²)/(n + 3/2)] together. Drafts of a level go, one after
+    another, to the node where this grows most.
+
+    What is drawn on a level follows from all drafts above it, and from q after its nodes. So
+    :class:`LayerVerification` and :class:`SubtreeVerification` are lossless; the estimate affects the tokens
+    per step alone. A level has at most as many nodes as its quota, so shapes are static for an engine.
+
+    Parameters
+    ----------
+    draft_model : callable
+        Takes a prefix and returns the draft distribution (V,).
+    quotas : sequence of int
+        The most drafts on each level, each at least 1; their number is the depth.
+    price : float
+        A draft is drawn only where it adds more than this to the reach of its level: a number of tokens, at
+        least 0. With large quotas it determines the mean number of drafts.
+    law : callable
+        ``law(draft_probs, num_drafts)`` is the law of the drafts at a node. They must be independent or
+        deterministic for the verifiers above.
+
+    Notes
+    -----
+    Where fewer tokens have mass, or add more than the price, a level has fewer drafts. The number 3/2 was
+    fitted once, to one pair of models. For a policy of your own override :meth:`num_drafts`.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel([[0.6, 0.3, 0.1], [[0.3, 0.4, 0.3], [0.2, 0.7, 0.1], [0.3, 0.4, 0.3]]])
+    >>> draft = trees.TableModel([[0.7, 0.2, 0.1], [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]])
+    >>> tree = trees.AdaptiveTree(draft, (2, 2))
+    >>> round(trees.block_efficiency(trees.LayerVerification(), target, tree).value, 4)
+    2.993
+    """
+
+    def __init__(
+        self,
+        draft_model: Model,
+        quotas: Sequence[int],
+        price: float = 0.0,
+        law: Callable[[FloatArray, int], DraftLaw] = Stratified,
+    ) -> None:
+        self.quotas = tuple(validate_count("quotas", quota, minimum=1) for quota in quotas)
+        if not self.quotas:
+            raise wrong("quotas", "no level", "at least one")
+        if not 0.0 <= price < np.inf:
+            raise wrong("price", price, "a number of tokens, at least 0")
+        self.price = price
+        super().__init__(draft_model, len(self.quotas), law)
+
+    def __repr__(self) -> str:
+        price = f", price={self.price:g}" if self.price else ""
+        return f"AdaptiveTree({self.quotas}{price}, {getattr(self.law, '__name__', self.law)})"
+
+    def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
+        """The number of drafts after each node of a level; nodes of no drafts may be left out.
+
+        Parameters
+        ----------
+        leaves : mapping of tuple of int to Leaf
+            The nodes of the level, whose prefixes say all that was drafted directly above.
+        quota : int
+            The most drafts on the level.
+        """
+        gains = np.concatenate([leaf.gains(quota) for leaf in leaves.values()])
+        largest = np.argsort(-gains, kind="stable")[:quota]
+        chosen = largest[gains[largest] > self.price] // quota
+        counts = np.bincount(chosen, minlength=len(leaves))
+        return dict(zip(leaves, counts.tolist(), strict=True))
+
+    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+        """Draw a tree level by level."""
+        level: dict[Prefix, float] = {(): 1.0}
+        for quota in self.quotas:
+            if not level:
+                return
+            yield list(level)
+            leaves = {prefix: tree.leaf(prefix, reach) for prefix, reach in level.items()}
+            level = {}
+            for prefix, count in self.num_drafts(leaves, quota).items():
+                if count:
+                    node = tree.draw(prefix, count)
+                    level |= leaves[prefix].reaches_below(prefix, node)
+
+
+class BestFirstTree(_GrownLaw):
+    """A tree that grows at the leaf of the largest reach, see :class:`AdaptiveTree`, until it has its drafts.
+
+    Whether something is drawn after a node depends on drafts of deeper levels, too. So
+    :class:`LayerVerification` would not be lossless, and refuses; :class:`SubtreeVerification` and
+    :class:`TokenLevel` are. Drafting takes a call of the draft model for each node.
+
+    Parameters
+    ----------
+    draft_model : callable
+        Takes a prefix and returns the draft distribution (V,).
+    budget, depth, width : int
+        The number of drafts of the tree, the length of its longest path, and the number of drafts after a
+        node; each at least 1. The last node may have fewer, and so has one after which fewer tokens have
+        mass.
+    law : callable
+        As for :class:`AdaptiveTree`.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> draft = trees.TableModel([[0.6, 0.3, 0.1]])
+    >>> tree = trees.BestFirstTree(draft, budget=4, depth=3)
+    >>> round(trees.block_efficiency(trees.SubtreeVerification(), draft, tree).value, 4)
+    2.6
+    """
+
+    by_layer = False
+
+    def __init__(
+        self,
+        draft_model: Model,
+        budget: int,
+        depth: int,
+        width: int = 2,
+        law: Callable[[FloatArray, int], DraftLaw] = Stratified,
+    ) -> None:
+        self.budget = validate_count("budget", budget, minimum=1)
+        self.width = validate_count("width", width, minimum=1)
+        super().__init__(draft_model, validate_count("depth", depth, minimum=1), law)
+
+    def __repr__(self) -> str:
+        return f"BestFirstTree(budget={self.budget}, depth={self.depth}, width={self.width})"
+
+    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+        """Draw a tree node by node."""
+        reaches: dict[Prefix, float] = {(): 1.0}
+        left = self.budget
+        while left and reaches:
+            prefix = max(reaches, key=reaches.__getitem__)
+            yield [prefix]
+            leaf = tree.leaf(prefix, reaches.pop(prefix))
+            # The number is fixed before the node's own drafts are drawn.
+            node = tree.draw(prefix, min(self.width, left, leaf.num_tokens))
+            left -= node.law.num_drafts
+            if len(prefix) + 1 < self.depth:
+                reaches |= leaf.reaches_below(prefix, node)

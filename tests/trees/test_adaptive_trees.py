@@ -1,0 +1,175 @@
+"""Trees that adapt: exactly lossless, whatever is drawn above a layer decides about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pytest
+from small_models import model_pair
+
+import otmd
+from otmd.models.drawn_trees import node_by_node_tokens, token_level_tokens
+from otmd.testing import check_tree_verifier
+from otmd.trees import (
+    AdaptiveTree,
+    BestFirstTree,
+    LayerVerification,
+    SubtreeVerification,
+    TableModel,
+    TokenLevel,
+    Traversal,
+    TreeLaw,
+    block_efficiency,
+    inclusion_bound,
+)
+from otmd.trees.adaptive import Leaf
+from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.random_choices import Sampled, every_outcome
+
+LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
+TOKEN_LEVEL = TokenLevel(otmd.Preference())
+RULES = [LAYER, LayerVerification(otmd.Preference()), SUBTREE, TOKEN_LEVEL, Traversal()]
+
+
+class LooksAtAll(AdaptiveTree):
+    """The number of drafts after a node depends on all tokens above its level, and on q at the level."""
+
+    def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
+        """From none to two drafts; at the root two."""
+        if () in leaves:
+            return {(): 2}
+        drafted = sum(i * token for i, prefix in enumerate(leaves, 2) for token in prefix)
+        peaks = sum(int(leaf.draft_probs.argmax()) for leaf in leaves.values())
+        return {prefix: (drafted + peaks + i) % 3 for i, prefix in enumerate(leaves)}
+
+
+def trees(draft: TableModel) -> dict[str, TreeLaw]:
+    """Trees that are small enough for all outcomes to be listed."""
+    deep = draft.vocab_size == 2
+    return {
+        "quotas": AdaptiveTree(draft, (1, 2, 2) if deep else (2, 3)),
+        "price": AdaptiveTree(draft, (3, 3), price=0.08),
+        "equal slots": AdaptiveTree(draft, (2, 2), law=otmd.WithReplacement),
+        "looks at all": LooksAtAll(draft, (2, 4, 2) if deep else (2, 4)),
+        "best first": BestFirstTree(draft, 4, 3),
+    }
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("name", trees(model_pair("any", 0)[1]))
+def test_what_is_above_may_decide(rule, name: str) -> None:
+    """Lossless, within the optimum, and the estimate has its mean; or refused, see the check."""
+    for vocab_size in (2, 3):
+        target, draft = model_pair("any", 2, vocab_size)
+        check_tree_verifier(rule, trees(draft)[name], target)
+
+
+def on_tree(tokens, context, choices) -> float:
+    return tokens(context, context.law.draft_tree(context, choices))
+
+
+@pytest.mark.parametrize("name", ["quotas", "price", "looks at all"])
+def test_estimates_on_drawn_trees_have_their_mean(name: str) -> None:
+    for seed in range(3):
+        target, draft = model_pair("any", seed, vocab_size=2)
+        law = trees(draft)[name]
+        context = Context(target, law)
+        for tokens, rule in (
+            (node_by_node_tokens, SUBTREE),
+            (partial(token_level_tokens, verifier=otmd.Preference()), TOKEN_LEVEL),
+        ):
+            outcomes = every_outcome(partial(on_tree, tokens, context))
+            mean = sum(value * prob for value, prob in outcomes)
+            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+
+
+def drawn(law: TreeLaw, seed: int = 0) -> DraftTree:
+    return law.draft_tree(Context(law.draft_model, law), Sampled(np.random.default_rng(seed)))
+
+
+def test_levels_have_their_quotas() -> None:
+    draft = TableModel.random(20, 2, 0.3, rng=0)
+    shapes = set()
+    for seed in range(20):
+        tree = drawn(AdaptiveTree(draft, (2, 3, 4)), seed)
+        prefixes = tree.prefixes()
+        depths = np.bincount([len(prefix) for prefix in prefixes])
+        assert depths.tolist() == [1, 2, 3, 4]
+        nodes = [node for prefix in prefixes if (node := tree.node(prefix))]
+        shapes.add(tuple(node.tokens.size for node in nodes))
+    assert len(shapes) > 2
+
+
+def test_fewer_tokens_with_mass_are_all_drafted() -> None:
+    certain = TableModel([[0.0, 1.0, 0.0], np.eye(3)[[1, 2, 0]]])
+    assert drawn(AdaptiveTree(certain, (2, 2))).prefixes() == [(), (1,), (1, 2)]
+    assert drawn(BestFirstTree(certain, 5, 3)).prefixes() == [(), (1,), (1, 2), (1, 2, 0)]
+
+
+def test_a_price_leaves_out_what_adds_little() -> None:
+    draft = TableModel.random(20, 2, 0.3, rng=0)
+    sizes = [
+        np.mean([len(drawn(AdaptiveTree(draft, (9,) * 4, price), s).prefixes()) for s in range(9)])
+        for price in (0.0, 0.02, 0.1, 0.99)
+    ]
+    assert sizes[0] == 37
+    assert sizes[3] == 1
+    assert sizes[0] > sizes[1] > sizes[2] > sizes[3]
+
+
+@pytest.mark.parametrize("law", [otmd.Stratified, otmd.WithReplacement, otmd.WithoutReplacement])
+def test_gains_are_what_the_reach_below_grows_by(law) -> None:
+    """Enumerated: the mean reach of the children is the sum of the gains; 3/2 stands in the docs."""
+    probs = np.array([0.5, 0.3, 0.15, 0.05])
+    leaf = Leaf(probs, 0.7)
+    assert leaf.gains(1)[0] == pytest.approx(0.7 * (1 - (1 - (probs**2).sum()) / 2.5))
+    for count in (1, 2, 3):
+        tree = AdaptiveTree(TableModel([probs]), (count,), law=law)
+        context = Context(tree.draft_model, tree)
+
+        def reach_below(choices, tree=tree, context=context) -> float:
+            node = tree.draft_tree(context, choices).node(())
+            assert node is not None
+            return sum(leaf.reaches_below((), node).values())
+
+        mean = sum(value * prob for value, prob in every_outcome(reach_below))
+        assert mean == pytest.approx(leaf.gains(count).sum(), abs=1e-12)
+
+
+def test_a_tree_grows_once_and_names_what_it_reads() -> None:
+    draft = TableModel.random(5, 2, rng=0)
+    for law in (AdaptiveTree(draft, (2, 3)), BestFirstTree(draft, 5, 3)):
+        tree = drawn(law)
+        read = [prefix for prefixes in tree.grow() for prefix in prefixes]
+        assert set(read) >= {prefix for prefix in tree.prefixes() if tree.node(prefix)}
+        assert list(tree.grow()) == []
+        assert tree.prefixes() == tree.prefixes()
+
+
+def test_best_first_growth_is_refused() -> None:
+    target, draft = model_pair("any", 1)
+    law = BestFirstTree(draft, 4, 3)
+    with pytest.raises(otmd.UnsupportedLaw, match="SubtreeVerification serves it"):
+        LAYER.step(target, law, rng=0)
+    with pytest.raises(ValueError, match="level by level"):
+        node_by_node_tokens(Context(target, law), drawn(law))
+    with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
+        inclusion_bound(target, AdaptiveTree(draft, (2,)))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda q: AdaptiveTree(q, ()), "quotas: got no level"),
+        (lambda q: AdaptiveTree(q, (2, 0)), "quotas: got 0"),
+        (lambda q: AdaptiveTree(q, (2,), price=-1.0), "price: got -1"),
+        (lambda q: AdaptiveTree(q, (2,), price=float("nan")), "price: got nan"),
+        (lambda q: BestFirstTree(q, 0, 2), "budget: got 0"),
+        (lambda q: BestFirstTree(q, 2, 2, 0), "width: got 0"),
+    ],
+)
+def test_bad_values_are_named(make, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make(model_pair("any", 0)[1])
