@@ -15,6 +15,7 @@ SYMBOLS = {"⧵": "∖", "*": "∗"}
 """Set minus as an operator, not a letter; a star that is not raised by itself."""
 SCRIPTED = {"msub", "msup", "msubsup", "munder", "mover", "munderover"}
 FORMS = dict.fromkeys("([{", "prefix") | dict.fromkeys(")]}", "postfix")
+BEFORE_SIGN = set("([{,=<>≤≥≠≈∝")
 THIN = "0.167em"
 
 
@@ -25,9 +26,12 @@ def mathml(latex: str, display: str = "inline") -> str:
     for element in list(formula.iter()):
         _mend_symbol(element)
         row = list(element)
-        if element.tag not in SCRIPTED:
-            for before, part, after in zip([None, *row], row, [*row[1:], None], strict=False):
-                _mend_function(before, part, after)
+        if element.tag in SCRIPTED:
+            _wrap_fence(element)
+            continue
+        for before, part, after in zip([None, *row], row, [*row[1:], None], strict=False):
+            _mend_sign(before, part)
+            _mend_function(before, part, after)
     text = ElementTree.tostring(formula, encoding="unicode")
     if "\\" in text:
         raise ValueError(f"latex: got {latex!r}, with a command that latex2mathml does not know")
@@ -46,11 +50,26 @@ def _mend_symbol(element: ElementTree.Element) -> None:
         element.text = unicodedata.lookup(f"MATHEMATICAL DOUBLE-STRUCK CAPITAL {element.text}")
 
 
+def _wrap_fence(scripted: ElementTree.Element) -> None:
+    """Keep a large parenthesis large under its scripts."""
+    fence = scripted[0]
+    if "minsize" in fence.attrib:
+        scripted[0] = ElementTree.Element("mrow")
+        scripted[0].append(fence)
+
+
 def _base(part: ElementTree.Element | None) -> ElementTree.Element | None:
     """What a part of a row is without its scripts."""
     while part is not None and part.tag in SCRIPTED:
         part = part[0]
     return part
+
+
+def _mend_sign(before: ElementTree.Element | None, part: ElementTree.Element) -> None:
+    """Set a sign without a left side as the sign of what follows."""
+    alone = before is None or (before.tag == "mo" and before.text in BEFORE_SIGN)
+    if alone and part.tag == "mo" and part.text in {"+", "−"}:
+        part.set("form", "prefix")
 
 
 def _mend_function(

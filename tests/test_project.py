@@ -427,6 +427,9 @@ def test_a_command_that_is_not_known_is_an_error(mathml):
         (r"\arg\max_y f", '<mo form="prefix" lspace="0" rspace="0.167em">arg</mo><munder>'),
         (r"n \log(x)", '<mo form="prefix" lspace="0.167em" rspace="0">log</mo>'),
         (r"\mathbb E X", "<mi>𝔼</mi>"),
+        (r"a = -b", '<mo form="prefix">−</mo>'),
+        (r"a - b", "<mo>−</mo>"),
+        (r"\bigl(a\bigr)^n", "<msup><mrow><mo"),
         (r"\begin{aligned} a & b \\ c & d \end{aligned}", "<mtr>"),
     ],
 )
