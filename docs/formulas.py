@@ -15,6 +15,7 @@ SYMBOLS = {"⧵": "∖", "*": "∗"}
 """Set minus as an operator, not a letter; a star that is not raised by itself."""
 SCRIPTED = {"msub", "msup", "msubsup", "munder", "mover", "munderover"}
 FORMS = dict.fromkeys("([{", "prefix") | dict.fromkeys(")]}", "postfix")
+TIGHT = {"/", "|"}
 BEFORE_SIGN = set("([{,=<>≤≥≠≈∝")
 THIN = "0.167em"
 
@@ -25,13 +26,14 @@ def mathml(latex: str, display: str = "inline") -> str:
     formula = ElementTree.fromstring(convert(known, xmlns="", display=display))
     for element in list(formula.iter()):
         _mend_symbol(element)
+        _mend_prime(element)
         row = list(element)
-        if element.tag in SCRIPTED:
-            _wrap_fence(element)
-            continue
-        for before, part, after in zip([None, *row], row, [*row[1:], None], strict=False):
-            _mend_sign(before, part)
-            _mend_function(before, part, after)
+        for index, part in enumerate(row):
+            element[index] = _mend_fence(part)
+        if element.tag not in SCRIPTED:
+            for before, part, after in zip([None, *row], row, [*row[1:], None], strict=False):
+                _mend_sign(before, part)
+                _mend_function(before, part, after)
     text = ElementTree.tostring(formula, encoding="unicode")
     if "\\" in text:
         raise ValueError(f"latex: got {latex!r}, with a command that latex2mathml does not know")
@@ -45,17 +47,41 @@ def _mend_symbol(element: ElementTree.Element) -> None:
         element.text = SYMBOLS[element.text]
     if element.tag == "mo" and element.text in FORMS:
         element.set("form", FORMS[element.text])
+    if element.tag == "mo" and element.text in TIGHT:
+        element.attrib |= {"lspace": "0", "rspace": "0"}
     if element.attrib.get("mathvariant") == "double-struck":
         del element.attrib["mathvariant"]
         element.text = unicodedata.lookup(f"MATHEMATICAL DOUBLE-STRUCK CAPITAL {element.text}")
 
 
-def _wrap_fence(scripted: ElementTree.Element) -> None:
-    """Keep a large parenthesis large under its scripts."""
-    fence = scripted[0]
+def _mend_prime(element: ElementTree.Element) -> None:
+    """Set a prime beside its letter: most fonts raise it already."""
+    if element.tag not in {"msup", "msubsup"} or element[-1].text not in {"′", "″"}:
+        return
+    base, *lower, prime = element
+    prime.tag = "mo"
+    prime.attrib = {"form": "postfix", "lspace": "0", "rspace": "0"}
+    element[:] = [base, prime]
+    element.tag = "mrow"
+    if lower:
+        primed = ElementTree.Element("mrow")
+        primed.extend([base, prime])
+        element[:] = [primed, *lower]
+        element.tag = "msub"
+
+
+def _mend_fence(part: ElementTree.Element) -> ElementTree.Element:
+    """Keep a parenthesis at its size, and the scripts after it at their height."""
+    if part.tag not in SCRIPTED or FORMS.get(part[0].text) != "postfix":
+        return part
+    fence = part[0]
+    part[0] = ElementTree.Element("mrow")
     if "minsize" in fence.attrib:
-        scripted[0] = ElementTree.Element("mrow")
-        scripted[0].append(fence)
+        part[0].append(fence)
+        return part
+    whole = ElementTree.Element("mrow")
+    whole.extend([fence, part])
+    return whole
 
 
 def _base(part: ElementTree.Element | None) -> ElementTree.Element | None:

@@ -430,6 +430,10 @@ def test_a_command_that_is_not_known_is_an_error(mathml):
         (r"a = -b", '<mo form="prefix">−</mo>'),
         (r"a - b", "<mo>−</mo>"),
         (r"\bigl(a\bigr)^n", "<msup><mrow><mo"),
+        (r"s'", '<mrow><mi>s</mi><mo form="postfix" lspace="0" rspace="0">′</mo></mrow>'),
+        (r"s'_j", "′</mo></mrow><mi>j</mi></msub>"),
+        (r"(a)^n", ")</mo><msup><mrow /><mi>n</mi></msup></mrow>"),
+        (r"p/q", '<mo lspace="0" rspace="0">/</mo>'),
         (r"\begin{aligned} a & b \\ c & d \end{aligned}", "<mtr>"),
     ],
 )
