@@ -1,14 +1,17 @@
 """Sphinx configuration."""
 
 import re
+import sys
 from pathlib import Path
 
 from docutils import nodes
-from latex2mathml.converter import convert
 from sphinx.transforms import SphinxTransform
 
 import otmd
 from otmd.cli.app import app as command_line
+
+sys.path.insert(0, str(Path(__file__).parent))
+from formulas import mathml
 
 project = "otmd"
 author = copyright = "The otmd developers"
@@ -94,29 +97,37 @@ def write_commands(app):
 
 
 def visit_inline(translator, node):
-    """Write a formula as MathML, which browsers draw without a script and without a network."""
-    translator.body.append(convert(node.astext()))
+    """Write a formula as MathML."""
+    translator.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def visit_block(translator, node):
     """Write a formula as MathML on a line of its own."""
-    formula = convert(node.astext(), display="block")
+    formula = mathml(node.astext(), "block")
     translator.body.append(f'<div class="math-block">{formula}</div>')
     raise nodes.SkipNode
 
 
-class DarkTwins(SphinxTransform):
-    """Show ``name-dark.svg`` in place of ``name.svg`` where the reader's page is dark."""
+WIDE = 500
+"""Width in points of a figure that fills the column."""
+
+
+class Figures(SphinxTransform):
+    """Show ``name-dark.svg`` in place of ``name.svg`` where the reader's page is dark, and class by width."""
 
     default_priority = 200
 
     def apply(self, **_):
-        """Put the twin behind each picture that has one."""
+        """Put the twin behind each figure, the pictures that have one."""
         folder = Path(self.env.doc2path(self.env.docname)).parent
         for light in list(self.document.findall(nodes.image)):
             uri = light["uri"].replace(".svg", "-dark.svg")
             if uri != light["uri"] and (folder / uri).is_file():
+                width = re.search(
+                    r'<svg[^>]* width="([\d.]+)pt"', (folder / uri).read_text("utf-8")
+                )
+                light["classes"] += ["figure"] + ["wide-figure"] * (float(width[1]) >= WIDE)
                 dark = light.copy()
                 dark["uri"] = uri
                 dark["classes"] = [*light["classes"], "only-dark"]
@@ -126,7 +137,7 @@ class DarkTwins(SphinxTransform):
 
 def setup(app):
     """Connect the above, the docstrings' part before numpydoc reads them."""
-    app.add_transform(DarkTwins)
+    app.add_transform(Figures)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_commands)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

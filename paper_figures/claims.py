@@ -21,23 +21,49 @@ PAGE = Path("docs/claims.md")
 LIST = Path(__file__).with_suffix(".toml")
 
 
-def row(claim: dict[str, Any]) -> list[str]:
-    """The row of a claim."""
+LONG = 160
+"""Letters of a cell beyond which its numbers go below the table."""
+
+
+def verdict(so: float | None) -> str:
+    """The word for the share of the cases in which a claim holds."""
+    if so is None:
+        return "open"
+    if so == 1:
+        return "holds"
+    return "fails" if so == 0 else "in part"
+
+
+def row(claim: dict[str, Any]) -> tuple[list[str], str]:
+    """The row of a claim, and what goes below its table."""
     query = getattr(queries, claim["query"])
-    numbers = query(**claim.get("arguments", {}))
-    so = numbers.get("so")
-    numbers["holds"] = "holds" if so else "does not hold"
-    numbers["theorem"] = "theorem; code " + ("agrees" if so else "disagrees")
-    texts = (claim[name].format(**numbers) for name in ("verdict", "measured"))
-    return [claim["claim"], *texts, claim["source"], f"`{claim['experiment']}.py`"]
+    values = query(**claim.get("arguments", {}))
+    values["holds"] = verdict(values["so"])
+    values["theorem"] = f"{values['holds']} (a theorem, checked by the code)"
+    name = claim["claim"] + (f" ({claim['where']})" if "where" in claim else "")
+    says, measured, numbers = (
+        claim.get(part, "").format(**values) for part in ("verdict", "measured", "numbers")
+    )
+    script = claim["experiment"].rpartition("/")[2]
+    cell = f"{measured}: {numbers}" if numbers else measured
+    below = ""
+    if numbers and len(cell) > LONG:
+        cell = f"{measured}: below"
+        items = "\n".join(f"- {item}" for item in numbers.split("; "))
+        below = f"<details><summary>{name}</summary>\n\n{measured}:\n\n{items}\n\n</details>"
+    return [name, says, f"{cell} (`{script}`)"], below
 
 
 def claims() -> str:
-    """Every claim that was measured again."""
+    """Every claim that was measured again, a table for each paper."""
     listed = tomllib.loads(LIST.read_text("utf-8"))["claims"]
-    # The answer comes next to the question: on a narrow screen the last columns are out of sight.
-    heads = ("claim", "verdict", "measured here", "source", "script")
-    return markdown(heads, map(row, listed))
+    parts = []
+    for paper in dict.fromkeys(claim["paper"] for claim in listed):
+        rows, details = zip(*(row(c) for c in listed if c["paper"] == paper), strict=True)
+        # The answer comes next to the question.
+        table = markdown(("claim", "verdict", "measured here"), rows)
+        parts += [f"### {paper}", table, *filter(None, details)]
+    return "\n\n".join(parts)
 
 
 DOMAIN_RULES = ("α*, with", "K-SEQ", "RRS", "α*, without", "RRSw", "greedy")

@@ -1,6 +1,7 @@
 """Queries of ``claims.toml``: from stored results to the numbers of a sentence.
 
-Each returns what its claim names in braces; ``so`` says whether the claim holds.
+Each returns what its claim names in braces. ``so`` is the share of the cases in which the claim holds, or
+None where the results do not tell.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,9 @@ from paper_figures.acceptance import PANELS, largest_optimum, misstated, read_qu
 from paper_figures.common import PAIR, PAIRS, means, read, read_positions, side_by_side
 
 ROUNDING = 1e-9
+ALL_BUT = 1.0
+MUCH = 5.0
+"""Points within which a rule all but attains an optimum, and that are much more."""
 # Half a 95% interval, in standard errors.
 ERRORS = 1.96
 LEVEL = 0.05
@@ -60,6 +64,13 @@ def listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in values) or "none"
 
 
+def share_above(cells: pl.DataFrame, threshold: float = 0.0) -> float | None:
+    """Share of means above a threshold by their intervals; None if no interval excludes it."""
+    above = cells.filter(pl.col("low") > threshold).height
+    below = cells.filter(pl.col("high") < threshold).height
+    return above / cells.height if above + below else None
+
+
 # Synthetic distributions.
 
 
@@ -76,9 +87,10 @@ def k_seq_tightness() -> Numbers:
     table = read("spectr_floor")
     least = table.group_by("num_drafts").agg(pl.col("ratio", "floor").min()).sort("num_drafts")
     texts = {name: ", ".join(f"{x:.4f}" for x in least[name]) for name in ("ratio", "floor")}
-    nearest = (least["ratio"] - least["floor"]).min()
+    nearest = (least["ratio"] - least["floor"]).to_numpy().min()
     counts = listed(least["num_drafts"])
-    return {"searches": table.height, "counts": counts, "nearest": nearest, **texts}
+    so = True if nearest < ROUNDING else None
+    return {"so": so, "searches": table.height, "counts": counts, "nearest": nearest, **texts}
 
 
 def upper_bound() -> Numbers:
@@ -110,11 +122,12 @@ def vocabulary() -> Numbers:
     (slope, _), covariance = np.polyfit(sizes, table["optimal"].to_numpy(), 1, cov=True)
     margin = student.ppf(0.975, table.height - 2) * np.sqrt(covariance[0, 0])
     low, high = 100 * (slope - margin), 100 * (slope + margin)
-    trend = "no trend seen" if low < 0 < high else "a trend"
+    unseen = low < 0 < high
+    words = {"so": None if unseen else True, "trend": "no trend seen" if unseen else "a trend"}
     ranges = {
         name: f"{groups[name].min():.3f} to {groups[name].max():.3f}" for name in groups.columns
     }
-    return {"trend": trend, "low": low, "high": high, **ranges}
+    return {**words, "low": low, "high": high, **ranges}
 
 
 def hopeless() -> Numbers:
@@ -127,7 +140,7 @@ def hopeless() -> Numbers:
         by_family["disjoint"]["optimal"], 0
     )
     texts = (f"{name} {row['rate']:.3f}/{row['optimal']:.3f}" for name, row in by_family.items())
-    return {"so": kept and ends, "floor": floor, "rates": ", ".join(texts)}
+    return {"so": kept and ends, "floor": floor, "rates": "; ".join(texts)}
 
 
 def toy_hub_theorem() -> Numbers:
@@ -145,7 +158,11 @@ def toy_hub() -> Numbers:
     wins = {name: 100 * (below["hub"] > below[name]).to_numpy().mean() for name in rivals}
     hub, *others = table.select(pl.col("hub", "recursive_with", "recursive_without").mean()).row(0)
     rates = f"{hub:.3f}, {others[0]:.3f} and {others[1]:.3f}"
-    return {"so": hub > max(others), "pairs": table.height, "rates": rates, **wins}
+    least = table.select(pl.col("hub") - pl.max_horizontal("recursive_with", "recursive_without"))
+    cases = {"on average": hub > max(others), "at each pair": least.to_numpy().min() > 0}
+    ahead = ", ".join(words if so else f"not {words}" for words, so in cases.items())
+    so = np.mean(list(cases.values()))
+    return {"so": so, "ahead": ahead, "pairs": table.height, "rates": rates, **wins}
 
 
 # Positions of real models.
@@ -177,7 +194,8 @@ def hub_rules() -> Numbers:
     ahead, behind = (
         listed(lead.filter(sign)["temperature"]) for sign in (pl.col("low") > 0, pl.col("high") < 0)
     )
-    return {"leads": ", ".join(words), "ahead": ahead, "behind": behind}
+    so = share_above(lead)
+    return {"so": so, "leads": "; ".join(words), "ahead": ahead, "behind": behind}
 
 
 def below_optimum(optimum: str, rules: Sequence[str]) -> Numbers:
@@ -243,7 +261,8 @@ def resolution() -> Numbers:
     gap = (table["optimal"] - table["attained"]).to_numpy()
     counts = {"close": (gap < 1e-10).sum(), "positions": table.height, "sizes": by.height}
     published = by["converged"].is_between(15.0, 98.0).sum()
-    return {"published": published, "gap": gap.max(), **counts, **ends}
+    so = published / by.height
+    return {"so": so, "published": published, "gap": gap.max(), **counts, **ends}
 
 
 def poisson() -> Numbers:
@@ -271,12 +290,14 @@ def top_then() -> Numbers:
 def best_choice() -> Numbers:
     """The chart in a sentence."""
     parts = []
+    single = []
     for title, looks in PANELS.items():
         cells = winners(positions(), list(looks))
         counts = cells["best"].value_counts(sort=True)
+        single.append(counts.height == 1)
         words = ", ".join(f"{looks[name][0]} {count}" for name, count in counts.iter_rows())
         parts.append(f"{title.partition(':')[0]}: {words} of {cells.height} cells")
-    return {"chart": "; ".join(parts)}
+    return {"so": np.mean(single), "chart": "; ".join(parts)}
 
 
 # The study of draft laws.
@@ -321,20 +342,27 @@ def by_temperature(cells: pl.DataFrame) -> str:
     return "; ".join(f"T = {t:g}: {span(cells.filter(temperature=t))}" for t in temperatures)
 
 
-def by_pair(name: str, **at: float) -> str:
+def by_pair(name: str, **at: float) -> tuple[float, float]:
     """Mean difference from plain strata, of all other pairs and of the overconfident draft."""
     cells = differences(name, "stratified").filter(**at)
     sure = pl.col("draft") == SURE
-    return "{:+.1f} and {:+.1f}".format(*(cells.filter(c)["value"].mean() for c in (~sure, sure)))
+    others, overconfident = (cells.filter(c).select(pl.mean("value")).item() for c in (~sure, sure))
+    return others, overconfident
+
+
+def both(values: tuple[float, float]) -> str:
+    """The two means in words."""
+    return "{:+.1f} and {:+.1f}".format(*values)
 
 
 def strata_over_greedy() -> Numbers:
     """Strata against greedy drafts."""
     cells = differences("stratified", "greedy")
     least = cells.group_by("temperature").agg(pl.col("value").min()).sort("temperature")
-    ahead = listed(least.filter(pl.col("value") > 0)["temperature"])
+    ahead = least.filter(pl.col("value") > 0)["temperature"]
+    so = len(ahead) / least.height
     parts = {"cells": significant(cells), "by_temperature": by_temperature(cells)}
-    return {"ahead": ahead, "pairs": len(PAIRS), **parts}
+    return {"so": so, "ahead": listed(ahead), "pairs": len(PAIRS), **parts}
 
 
 def strata_over_certain() -> Numbers:
@@ -364,7 +392,9 @@ def order_gap() -> Numbers:
         ]
         parts.append(f"T = {t:g}: {gaps[0]}, by the better of two orders {gaps[1]}")
     without = span(differences("without, optimum", "stratified"))
-    return {"gaps": "; ".join(parts), "without": without}
+    most = {name: cells.select(pl.max(name)).item() for name in ("own", "better")}
+    so = np.mean([gap < ALL_BUT for gap in most.values()])
+    return {"so": so, "gaps": "; ".join(parts), "without": without, **most}
 
 
 def fitting() -> Numbers:
@@ -376,9 +406,12 @@ def fitting() -> Numbers:
         "stratified, of all": "on all pooled",
         "stratified, by entropy": "on all, by the draft's entropy",
     }
-    parts = "; ".join(f"{words} {by_pair(name)}" for name, words in names.items())
+    gains = {name: by_pair(name) for name in names}
+    parts = "; ".join(f"fitted {words} {both(gains[name])}" for name, words in names.items())
     first = significant(differences("stratified, fitted", "stratified"))
-    return {"pairs": len(PAIRS) - 1, "gains": parts, "first": first}
+    others, sure = gains["stratified, fitted"]
+    says = {"so": np.mean([others > 0, sure > 0]), "others": others, "sure": sure}
+    return {"pairs": len(PAIRS) - 1, "gains": parts, "first": first, **says}
 
 
 def ceiling() -> Numbers:
@@ -390,10 +423,14 @@ def ceiling() -> Numbers:
         "ceiling, dynamic n": "π ∝ q, n by the draft's entropy with the same mean",
     }
     parts = []
-    for t in (0.6, 1.0, 1.5):
-        words = (f"{text} {by_pair(name, temperature=t)}" for name, text in names.items())
+    temperatures = (0.6, 1.0, 1.5)
+    for t in temperatures:
+        words = (f"{text} {both(by_pair(name, temperature=t))}" for name, text in names.items())
         parts.append(f"T = {t:g}: {', '.join(words)}")
-    return {"pairs": len(PAIRS) - 1, "bounds": "; ".join(parts)}
+    fitted = [by_pair("ceiling, fitted", temperature=t) for t in temperatures]
+    others, sure = (max(means) for means in zip(*fitted, strict=True))
+    says = {"so": np.mean([others > MUCH, sure > MUCH]), "others": others, "sure": sure}
+    return {"pairs": len(PAIRS) - 1, "bounds": "; ".join(parts), **says}
 
 
 # Couplings and lossy rules.
@@ -434,9 +471,10 @@ def top_over_rejection() -> Numbers:
         for t in temperatures
     }
     words = "; ".join(f"n = {n}, T = {t:g}: {interval(cell)}" for (n, t), cell in cells.items())
-    ahead = listed(n for n in counts if all(cells[n, t]["low"] > 0 for t in temperatures))
+    ahead = [n for n in counts if all(cells[n, t]["low"] > 0 for t in temperatures)]
     behind = listed(n for n in counts if all(cells[n, t]["high"] < 0 for t in temperatures))
-    return {"leads": words, "ahead": ahead, "behind": behind}
+    so = len(ahead) / len(counts)
+    return {"so": so, "leads": words, "ahead": listed(ahead), "behind": behind}
 
 
 def price() -> Numbers:
@@ -466,11 +504,10 @@ def lossy_waste() -> Numbers:
     cells = by_rule(table, wasted)
     mixed = pl.col("rule").str.starts_with("mixture")
     exact = table.filter(mixed).select(wasted.abs().max()).item()
-    so = (
-        min(cell["value"] for rule, cell in cells.items() if not rule.startswith("mixture")) < 0.005
-    )
+    attaining = [rule for rule, cell in cells.items() if cell["value"] < 0.005]
     words = "; ".join(f"{rule}: {interval(cell)}" for rule, cell in cells.items())
-    return {"so": so, "wasted": words, "exact": 100 * exact}
+    says = {"so": len(attaining) / len(cells), "attaining": " and ".join(attaining) or "none"}
+    return {"wasted": words, "exact": 100 * exact, **says}
 
 
 def lossy_over_strata() -> Numbers:
@@ -480,7 +517,8 @@ def lossy_over_strata() -> Numbers:
     words = (f"{rule}: {interval(cell)}, {cell['distance']:.2f}" for rule, cell in cells.items())
     ahead = sum(cell["low"] > 0 for cell in cells.values())
     behind = sum(cell["high"] < 0 for cell in cells.values())
-    return {"leads": "; ".join(words), "ahead": ahead, "behind": behind, "rules": len(cells)}
+    numbers = {"ahead": ahead, "behind": behind, "rules": len(cells)}
+    return {"so": ahead / len(cells), "leads": "; ".join(words), **numbers}
 
 
 def lossy_texts() -> Numbers:
@@ -495,7 +533,8 @@ def lossy_texts() -> Numbers:
         words.append(f"{name}: {part['kl'].mean():.1f}, {interval(wasted, 1.0)}")
     sizes = {"tokens": table["tokens"].max(), "prompts": table["prompt"].n_unique()}
     counts = {"wasteful": sum(significant_waste), "rules": len(words)}
-    return {"so": not any(significant_waste), "divergences": "; ".join(words), **sizes, **counts}
+    so = 1 - np.mean(significant_waste)
+    return {"so": so, "divergences": "; ".join(words), **sizes, **counts}
 
 
 # Tokens per call.
@@ -572,11 +611,11 @@ def counts(cells: pl.DataFrame, least: float = 0.0) -> Numbers:
     return {"cells": cells.height, "ahead": ahead, "behind": behind, "reached": reached}
 
 
-def outcome(overall: pl.DataFrame, words: tuple[str, str, str], threshold: float = 0.0) -> str:
-    """At which temperatures a lead is above a threshold, below it and neither, by its interval."""
-    signs = (pl.col("low") > threshold, pl.col("high") < threshold)
-    signs = (*signs, ~(signs[0] | signs[1]))
-    sides = {word: overall.filter(sign) for word, sign in zip(words, signs, strict=True)}
+def outcome(overall: pl.DataFrame) -> str:
+    """At which temperatures a lead is above 0, below it and neither, by its interval."""
+    signs = {"more": pl.col("low") > 0, "fewer": pl.col("high") < 0}
+    signs["not significant"] = ~(signs["more"] | signs["fewer"])
+    sides = {word: overall.filter(sign) for word, sign in signs.items()}
     return ", ".join(
         f"{word} at T = {listed(rows['temperature'])}"
         for word, rows in sides.items()
@@ -592,10 +631,7 @@ def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
         f"{label}: {signed(table.filter(label=label).to_dicts())}"
         for label in PAIRS_AND_ALL.values()
     )
-    says = {
-        "more": outcome(overall, ("more", "fewer", "not significant")),
-        "near": outcome(overall, ("holds", "does not hold", "not decided"), published),
-    }
+    says = {"so": share_above(overall, published), "more": outcome(overall)}
     pairs = table.filter(pl.col("draft") != "all")
     return {"leads": "; ".join(words), **says, **counts(pairs, published)}
 
@@ -612,7 +648,8 @@ def layer_over_others(rivals: Sequence[str]) -> Numbers:
     trailing = counts(means)["behind"]
     of_pairs = pl.concat([table.filter(pl.col("draft") != "all") for table in tables.values()])
     says = ", ".join(f"{count} at T = {t:g}" for t, count in leading.items())
-    numbers = {"leads": "; ".join(words), "leading": says, "trailing": trailing}
+    numbers = {"so": share_above(means), "leads": "; ".join(words)}
+    numbers |= {"leading": says, "trailing": trailing}
     return {"rules": len(rivals), "pairs": len(PAIRS), **numbers, **counts(of_pairs)}
 
 
@@ -628,4 +665,5 @@ def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
         ]
         words.append(f"Over {rival}: {signed(row.to_dicts()[0] for row in rows)}")
         cells += rows
-    return {"leads": "; ".join(words), **counts(pl.concat(cells))}
+    of_cells = pl.concat(cells)
+    return {"so": share_above(of_cells), "leads": "; ".join(words), **counts(of_cells)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib.util
 import inspect
 import io
 import linecache
@@ -385,6 +386,59 @@ def test_relative_links_lead_somewhere():
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+# Formulas on pages, once code is cut out.
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|(?<![\\$])\$(?P<inline>[^$\n]+)\$", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def mathml():
+    spec = importlib.util.spec_from_file_location("formulas", ROOT / "docs" / "formulas.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.mathml
+
+
+def test_formulas_on_pages_become_mathml(mathml):
+    found = [match for page in PAGES for match in FORMULA.finditer(CODE.sub("", page.read_text()))]
+    assert len(found) > 1000
+    for formula in found:
+        text = mathml(formula[formula.lastgroup], formula.lastgroup)
+        assert "\\" not in text
+        assert "⧵" not in text
+
+
+def test_a_command_that_is_not_known_is_an_error(mathml):
+    with pytest.raises(ValueError, match="with a command that latex2mathml does not know"):
+        mathml(r"\nosuch x")
+
+
+@pytest.mark.parametrize(
+    ("latex", "parts"),
+    [
+        (r"A \setminus B", "<mo>∖</mo>"),
+        (r"\alpha^*", "<mo>∗</mo>"),
+        (
+            r"\max_H f",
+            '<munder><mo form="prefix" lspace="0" rspace="0.167em" movablelimits="true">max',
+        ),
+        (r"\arg\max_y f", '<mo form="prefix" lspace="0" rspace="0.167em">arg</mo><munder>'),
+        (r"n \log(x)", '<mo form="prefix" lspace="0.167em" rspace="0">log</mo>'),
+        (r"\mathbb E X", "<mi>𝔼</mi>"),
+        (r"a = -b", '<mo form="prefix">−</mo>'),
+        (r"a - b", "<mo>−</mo>"),
+        (r"\bigl(a\bigr)^n", "<msup><mrow><mo"),
+        (r"s'", '<mrow><mi>s</mi><mo form="postfix" lspace="0" rspace="0">′</mo></mrow>'),
+        (r"s'_j", "′</mo></mrow><mi>j</mi></msub>"),
+        (r"(a)^n", ")</mo><msup><mrow /><mi>n</mi></msup></mrow>"),
+        (r"p/q", '<mo lspace="0" rspace="0">/</mo>'),
+        (r"\begin{aligned} a & b \\ c & d \end{aligned}", "<mtr>"),
+    ],
+)
+def test_what_browsers_draw_wrongly_is_mended(latex, parts, mathml):
+    assert parts in mathml(latex)
 
 
 def test_the_gallery_shows_every_picture():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from paper_figures import acceptance, claims, common
+from paper_figures import acceptance, claims, common, queries
 from paper_figures.__main__ import FIGURES, THEORY, main
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,25 @@ def test_the_page_of_claims_agrees_with_the_results() -> None:
     altered = page.replace("| chat |", "| chat, altered |")
     assert altered != page
     assert claims.filled(altered) == page
+
+
+def test_a_verdict_is_the_share_of_the_cases() -> None:
+    words = [claims.verdict(so) for so in (True, 1.0, 0.5, 0.0, False, None)]
+    assert words == ["holds", "holds", "in part", "fails", "fails", "open"]
+
+
+def test_every_verdict_on_the_page_begins_with_its_word() -> None:
+    rows = re.findall(r"^\| .+? \| (.+?) \| .+? \|$", claims.claims(), re.MULTILINE)
+    verdicts = [row for row in rows if row not in {"verdict", "---"}]
+    assert len(verdicts) == len(tomllib.loads(claims.LIST.read_text("utf-8"))["claims"])
+    assert [v for v in verdicts if not re.match("(holds|in part|fails|open)\\b", v)] == []
+
+
+def test_leads_are_judged_by_their_intervals() -> None:
+    cells = pl.DataFrame({"low": [1.0, -1.0, -3.0], "high": [2.0, 1.0, -2.0]})
+    assert queries.share_above(cells) == 1 / 3
+    assert queries.share_above(cells, threshold=-5.0) == 1.0
+    assert queries.share_above(cells[1:2]) is None
 
 
 def test_a_page_without_a_place_for_a_table_is_refused() -> None:
