@@ -3,13 +3,14 @@
     python -m experiments second_drafter_trees
 
 At every eighth token of a text a tree of eight levels is drawn for each law. ``chain`` is one path of the
-model, ``strata`` are two of its paths, which part at two strata of the first level. ``ngram`` is the model's
-chain and a path of an n-gram model that also counts the text so far. The second path costs no call of a draft
-model. Where the two paths agree they are one, and may part later. Layer verification decides; its estimate of
-the tokens per step is unbiased. Pairs, prompts and texts are those of ``whole_trees.py``; intervals are 95%,
-over prompts.
+model, ``strata`` are two of its paths, which part at two strata of the first level. ``ngram`` is the
+model's chain, with the same drafts, and a path of an n-gram model that also counts the text so far. This
+path costs no call of a draft model. Where the two paths agree they are one, and may part later. Layer
+verification decides; its estimate of the tokens per step is unbiased. Pairs, prompts and texts are those of
+``whole_trees.py``; intervals are 95%, over prompts.
 """
 
+import zlib
 from collections.abc import Hashable, Iterator
 from functools import cache, partial
 from typing import Any
@@ -33,6 +34,7 @@ from experiments.runner import run, show
 from experiments.texts import after_prompt, load_models
 from otmd import Processing
 from otmd.laws import DraftLaw
+from otmd.laws.base import draw_tokens
 from otmd.models import Draft, LanguageModel
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray, IntArray
@@ -71,6 +73,23 @@ class TwoDrafters(TreeLaw):
         return tuple(j for j, drawn in pairs if drawn == token), (*prefix, token)
 
 
+class SameDrafts(Sampled):
+    """Draws the same token wherever a draft has the same distribution, so that trees have it in common."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def drafts(self, law: DraftLaw) -> IntArray:
+        """See :class:`otmd.trees.random_choices.RandomChoices`."""
+        slots = law.position_structure().slots
+        assert slots is not None
+        return np.array([self._token(probs) for probs in slots.dense])
+
+    def _token(self, probs: FloatArray) -> int:
+        rng = np.random.default_rng([self._seed, zlib.crc32(probs.tobytes())])
+        return int(draw_tokens(probs, rng, 1)[0])
+
+
 @cache
 def loaded(draft: str) -> tuple[LanguageModel, Draft, Draft]:
     """The target, the draft model and the n-gram."""
@@ -84,14 +103,15 @@ def position_tokens(
 ) -> dict[str, float]:
     """An estimate of the tokens per step of each law at one position."""
     laws: dict[str, TreeLaw] = {
-        "chain": TokenTree(draft, (1,) * DEPTH, otmd.Stratified),
+        "chain": TokenTree(draft, (1,) * DEPTH, otmd.WithReplacement),
         "strata": TokenTree(draft, (2, *[1] * (DEPTH - 1)), otmd.Stratified),
         "ngram": TwoDrafters(draft, ngram, DEPTH),
     }
+    choices = SameDrafts(int(rng.integers(2**32)))
     tokens = {}
     for name, law in laws.items():
         context = Context(target, law)
-        tree = law.draft_tree(context, Sampled(rng))
+        tree = law.draft_tree(context, choices)
         for level in tree.grow():
             draft.read(level)
         target.read(tree.prefixes())
