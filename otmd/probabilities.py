@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, NoReturn, Self
@@ -375,6 +375,18 @@ class Processing:
         """The names of the four steps in order."""
         order = str(self.order)
         return ORDERS.get(order) or tuple(order.split(","))
+
+    def cut_to(self, top_k: int | None) -> Processing:
+        """The processing that keeps no more than the k most likely tokens; None is no limit.
+
+        Examples
+        --------
+        >>> import otmd
+        >>> otmd.Processing(top_k=40).cut_to(10).top_k
+        10
+        """
+        counts = [count for count in (self.top_k, top_k) if count]
+        return replace(self, top_k=min(counts, default=None))
 
     def __call__(self, logits: ArrayLike) -> FloatArray:
         """Turn logits (…, V) into float64 probabilities (…, V)."""

@@ -1,4 +1,4 @@
-"""Assertions and hostile inputs for the tests of your own laws, verifiers and tree verifiers."""
+"""Assertions and hostile inputs for the tests of your own laws, verifiers, tree verifiers and whole steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from otmd.audit import samples
 from otmd.audit.by_enumeration import enumerated
 from otmd.audit.by_samples import losslessness
 from otmd.audit.counts import lower_bound, upper_bound
-from otmd.conformance import check_law, check_tree_verifier, check_verifier, hostile_trees
+from otmd.conformance import (
+    assert_step_lossless,
+    check_law,
+    check_tree_verifier,
+    check_verifier,
+    hostile_trees,
+)
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, validate_count, wrong
+from otmd.trees import TableModel
 from otmd.verifiers import Verifier
 
 __all__ = [
+    "TableModel",
     "assert_lossless",
     "assert_rate",
+    "assert_step_lossless",
     "check_law",
     "check_tree_verifier",
     "check_verifier",

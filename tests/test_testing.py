@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import otmd
 import otmd.testing
 from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
-from otmd.testing import assert_lossless, assert_rate, hostile_names, hostile_pairs
+from otmd.testing import (
+    assert_lossless,
+    assert_rate,
+    assert_step_lossless,
+    hostile_names,
+    hostile_pairs,
+)
+from otmd.trees import LayerVerification, TableModel, TokenTree
 from otmd.verifiers import verifiers_serving
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
@@ -125,6 +134,144 @@ def test_a_rate_that_does_not(rate):
 def test_bad_input_is_named(call, told):
     with pytest.raises(ValueError, match=told):
         call()
+
+
+# ---------------------------------------------------------------- whole steps
+
+FAIR = TableModel([[0.5, 0.5]])
+
+
+def emits(*texts):
+    """A step of one request that emits these texts in turn."""
+    turns = itertools.cycle(texts)
+    return lambda target, draft, prefixes, rng: [next(turns)]
+
+
+def test_a_step_of_a_tree_verifier_passes_on_its_own_drafts():
+    target, draft = (TableModel.random(3, 2, rng=seed) for seed in (1, 2))
+
+    def step(target, draft, prefixes, rng):
+        after = [(lambda x, text=text: target(text + x)) for text in prefixes]
+        tree = TokenTree(draft, (2, 1), otmd.Stratified)
+        return [LayerVerification().step(model, tree, rng=rng) for model in after]
+
+    assert_step_lossless(step, target, draft, 2, prefixes=[(), (0, 1)], num_samples=300)
+    drafted = lambda target, draft, prefixes, rng: [(rng.choice(3, p=draft(())),)]  # noqa: E731
+    with pytest.raises(AssertionError, match=r"request 0, after \(\), token"):
+        assert_step_lossless(drafted, target, draft, 2, num_samples=300)
+
+
+def test_a_step_fails_at_the_exact_binomial_p_value():
+    """30 of 100, or fewer, or as many too many: 7.85e-5, and an equal share for each of two counts."""
+    step = emits(*[(0,)] * 30, *[(1,)] * 70)
+    expected = 2.0 * float(binom.cdf(30, 100, 0.5))
+    assert_step_lossless(step, FAIR, FAIR, 0, num_samples=100, false_alarm=1.999 * expected)
+    with pytest.raises(AssertionError) as failure:
+        assert_step_lossless(step, FAIR, FAIR, 0, num_samples=100, false_alarm=2.001 * expected)
+    assert "after (), token 0: 30 of 100 times, expected 50.0, p-value 7.9e-05" in str(
+        failure.value
+    )
+
+
+def test_a_step_names_the_prefix_that_deviates():
+    """The first token is right, and the second is where it is emitted: after 1 it is always 1."""
+    step = emits((0,), (1, 1))
+    with pytest.raises(AssertionError) as failure:
+        assert_step_lossless(step, FAIR, FAIR, 1, prefixes=[(1, 0)], num_samples=100)
+    (line,) = str(failure.value).split("\n")[1:]
+    assert line.startswith("  request 0, after (1, 0, 1), token 0: 0 of 50 times, expected 25.0")
+    # As often 0 after 1, and whatever the length is: nothing deviates.
+    assert_step_lossless(emits((0,), (1, 1), (0,), (1, 0)), FAIR, FAIR, 1, num_samples=100)
+
+
+def test_an_impossible_token_is_proof():
+    never = TableModel([[0.5, 0.5, 0.0]])
+    with pytest.raises(AssertionError, match=r"token 2: 1 of 3 times, expected 0\.0, p-value 0"):
+        assert_step_lossless(emits((0,), (1,), (2,)), never, never, 0, num_samples=3)
+
+
+def test_requests_that_emit_the_same_tokens_are_dependent():
+    """Two counts of each request, and four of the two together."""
+    turns = itertools.cycle([[(0,), (0,)], [(1,), (1,)]])
+    with pytest.raises(AssertionError, match="for all 8 counts") as failure:
+        assert_step_lossless(
+            lambda *given: next(turns), FAIR, FAIR, 0, prefixes=[(), (1,)], num_samples=100
+        )
+    (line,) = str(failure.value).split("\n")[1:]
+    assert line.startswith(
+        "  requests 0 and 1 together, first tokens 0, 1: 0 of 100 times, expected 25.0"
+    )
+
+
+def test_sound_steps_fail_no_more_often_than_stated():
+    rng = np.random.default_rng(5)
+    target = TableModel.random(3, 1, rng=rng)
+
+    def step(target, draft, prefixes, rng):
+        first = [int(rng.choice(3, p=target(()))) for _ in prefixes]
+        # A second token after most, by the first: lengths depend on tokens.
+        return [
+            (x, int(rng.choice(3, p=target((x,))))) if rng.random() < x / 2 else (x,) for x in first
+        ]
+
+    failed = 0
+    for _ in range(200):
+        try:
+            assert_step_lossless(
+                step,
+                target,
+                target,
+                1,
+                prefixes=[(), ()],
+                num_samples=40,
+                false_alarm=0.25,
+                rng=rng,
+            )
+        except AssertionError:
+            failed += 1
+    # The counts are few, so far fewer than 50 are expected; 66 would have a probability below 1%.
+    assert 0 < failed < 66
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ([()], "step, request 0: got .*expected 1 to 2 integers in .0, 2"),
+        ([(0, 1, 0)], "step, request 0.*1 to 2 integers"),
+        ([(0, 2)], "step, request 0.*in .0, 2"),
+        ([(-1,)], "step, request 0"),
+        ([(0.5,)], "step, request 0"),
+        ([0], "step, request 0"),
+        ([], "step: got 0 sequences of tokens, expected 1, one for each prefix"),
+        ([(0,), (1,)], "step: got 2 sequences"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_named(returned, told):
+    with pytest.raises(ValueError, match=told):
+        assert_step_lossless(lambda *given: returned, FAIR, FAIR, depth=1, num_samples=3)
+
+
+def test_a_step_that_returns_nothing_is_named():
+    with pytest.raises(TypeError, match="step: got NoneType, expected the tokens of each request"):
+        assert_step_lossless(lambda *given: None, FAIR, FAIR, depth=1, num_samples=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"depth": -1}, "depth"),
+        ({"prefixes": []}, "prefixes"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"false_alarm": 0}, "false_alarm"),
+        ({"draft": TableModel([[1.0]])}, r"draft\(\(\)\): got shape \(1,\), expected \(2,\)"),
+        ({"target": lambda prefix: [[0.5, 0.5]]}, r"target\(\(\)\): got shape"),
+    ],
+)
+def test_bad_arguments_of_a_step_are_named(given, told):
+    with pytest.raises(ValueError, match=told):
+        assert_step_lossless(
+            **{"step": emits((0,)), "target": FAIR, "draft": FAIR, "depth": 0} | given
+        )
 
 
 def test_it_needs_no_pytest_and_is_reached_lazily():

@@ -41,7 +41,6 @@ from otmd.trees import (
     SubtreeVerification,
     TokenLevel,
     TokenTree,
-    TreeLaw,
     TreeVerifier,
 )
 from otmd.trees.base import Context
@@ -92,7 +91,7 @@ class Candidate(NamedTuple):
 
     kind: str
     widths: str
-    law: partial[TreeLaw]
+    law: partial[Any]
     rules: dict[str, TreeVerifier]
 
 

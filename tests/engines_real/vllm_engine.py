@@ -1,4 +1,4 @@
-"""vLLM on a CPU: ``python vllm_engine.py SCENARIO FOLDER``, where the folder has a target and a draft.
+"""vLLM on a CPU: ``python vllm_engine.py SCENARIO FOLDER``, where the folder has the models.
 
 A process of its own, for vLLM 0.32.0 does not start on a CPU in one that has loaded Numba.
 """
@@ -38,7 +38,8 @@ def write_texts(engine, path: Path, number: int, **settings) -> None:
     import vllm
 
     rng = random.Random(0)
-    prompts = [[rng.randrange(1000) for _ in range(8)] for _ in range(number)]
+    vocab_size = engine.model_config.get_vocab_size()
+    prompts = [[rng.randrange(vocab_size) for _ in range(8)] for _ in range(number)]
     params = vllm.SamplingParams(max_tokens=40, ignore_eos=True, detokenize=False, **settings)
     outputs = engine.generate(
         [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
@@ -50,15 +51,15 @@ def write_texts(engine, path: Path, number: int, **settings) -> None:
 
 
 def in_process(folder: Path) -> None:
-    """The draft model's sampled drafts, by vLLM's own code and by the class of the documentation."""
+    """The draft model's sampled drafts, by vLLM's own code and by the class of the documentation; n-grams."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["OTMD_DRAFT"] = str(folder / "draft")
     import vllm
 
     from otmd.recorders.vllm import recorded
 
-    def start(**speculative):
-        return vllm.LLM(str(folder / "target"), speculative_config=speculative, **SETTINGS)
+    def start(target: str = "target", **speculative):
+        return vllm.LLM(str(folder / target), speculative_config=speculative, **SETTINGS)
 
     def record(engine, name: str, number: int, **settings) -> None:
         with recorded(folder / name):
@@ -76,13 +77,18 @@ def in_process(folder: Path) -> None:
     custom = start(
         method="custom_class", model="vllm_proposer.SampledDrafts", num_speculative_tokens=3
     )
+    # The last one, for its drafter loads Numba too. In a small vocabulary, texts repeat themselves.
+    lookup = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    ngram = start("small", **lookup, num_speculative_tokens=3)
     record(standard, "shipped", 8, temperature=0.8)
+    record(ngram, "ngram_shipped", 40, temperature=0.8)
     record(standard, "greedy", 8, temperature=0.0)
     record(block, "block", 8, temperature=0.8)
     repair()
     record(standard, "repaired", 40, temperature=0.8)
     record(standard, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
     record(custom, "custom", 40, temperature=0.8)
+    record(ngram, "ngram", 40, temperature=0.8)
 
 
 def by_plugin(folder: Path) -> None:

@@ -71,6 +71,12 @@ def layers(x: Arguments) -> tensors.TensorLayerVerification:
     return tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x), validate=False)
 
 
+def trained(loss: Callable[..., torch.Tensor], x: Arguments, *options: Any) -> None:
+    """Compute a loss and its gradient."""
+    logits = x["q"].clone().requires_grad_()
+    loss(x["p"], logits, *options, validate=False).sum().backward()
+
+
 CALLS: dict[str, Callable[[Arguments], object]] = {
     "TensorLayerVerification": lambda x: repr(layers(x)),
     "TensorLayerVerification.residual_probs": lambda x: layers(x).residual_probs(
@@ -92,6 +98,10 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     ),
     "TensorStrata.num_drafts": lambda x: strata(x).num_drafts,
     "TensorStrata.sample": lambda x: strata(x).sample(),
+    "acceptance_loss": lambda x: [
+        trained(tensors.acceptance_loss, x, COUNT, rate)
+        for rate in ("optimal", "preference", "stratified")
+    ],
     "draft_level": lambda x: levels(x),
     "greedy_rates": lambda x: tensors.greedy_rates(x["p"], x["q"], COUNT, validate=False),
     "probs_from_logits": lambda x: (
@@ -100,6 +110,10 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     ),
     "stratify": lambda x: tensors.stratify(x["q"], COUNT, 1.5, [1.0, 2.0, 4.0], validate=False),
     "target_only_rates": lambda x: tensors.target_only_rates(x["p"], x["q"], COUNT, validate=False),
+    "tokens_per_step_loss": lambda x: trained(
+        tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT
+    ),
+    "total_variation_loss": lambda x: trained(tensors.total_variation_loss, x),
 }
 
 

@@ -30,11 +30,16 @@ def _rate(p: np.ndarray, law: otmd.DraftLaw) -> float:
         ratio = p[drafted] / slots.probs[drafted]
         order = drafted[np.argsort(-ratio, kind="stable")]
         return 1.0 - _left_of_one(p[order], slots.probs[order], slots.num_drafts)
+    return 1.0 - min(_left_of_strata(p, slots, order) for order in strata_orders(p, slots))
+
+
+def strata_orders(p: np.ndarray, slots: otmd.laws.Slots) -> list[np.ndarray]:
+    """The two orders of the tokens that may be drafted."""
+    drafted = np.flatnonzero(slots.expected_copies)
     levels = [
         sum(p < edge * slots.token_probs for edge in edges).astype(np.int64) for edges in _EDGES
     ]
-    orders = (drafted[np.lexsort((-slots.number[drafted], level[drafted]))] for level in levels)
-    return 1.0 - min(_left_of_strata(p, slots, order) for order in orders)
+    return [drafted[np.lexsort((-slots.number[drafted], level[drafted]))] for level in levels]
 
 
 def _left_of_one(p: np.ndarray, q: np.ndarray, n: int) -> float:

@@ -1,15 +1,16 @@
-"""Faults that were published or nearly made, written anew: the check must report each as lossy, exactly."""
+"""Faults that were published or nearly made, written anew: each is reported, exactly or by whole steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from small_models import model_pair
 
 import otmd
-from otmd.testing import check_tree_verifier
+from otmd.testing import assert_step_lossless, check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
     BestFirstTree,
@@ -25,8 +26,9 @@ from otmd.trees import (
     target_distribution,
 )
 from otmd.trees.adaptive import GrownTree
-from otmd.trees.base import Context, DraftTree, Model, Node, Prefix, children
+from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
+from otmd.trees.verifiers import leftover, stopping_prob
 
 ROUNDING = 1e-12
 
@@ -117,6 +119,57 @@ def test_greedy_block_verification_needs_the_modified_target() -> None:
             assert caught(rule, target, IIDPaths(draft, 1, depth)) > 0.01
 
 
+class CappedBlock(BlockVerification):
+    """Block verification with p_{i − late} where p_i belongs; ``late`` is 0, or 1 for an index off by one.
+
+    p_i = min(p_{i−1}·M/D, 1) is capped token by token. After a rejection, the probability of stopping at i
+    tokens and the residual (p_i·M − D)₊ both need the p of the i tokens that are kept.
+    """
+
+    def __init__(self, late: int) -> None:
+        self.late = late
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        path: Prefix = ()
+        reached = [1.0]
+        while (node := tree.node(path)) is not None:
+            token = int(node.tokens[0])
+            ratio = float(context.target(path)[token] / context.draft(path)[token])
+            reached.append(min(reached[-1] * ratio, 1.0))
+            path = (*path, token)
+        target, stop = context.target(path), reached[-1]
+        while path and not choices.accepts(stop):
+            path = path[:-1]
+            kept = reached[max(len(path) - self.late, 0)]
+            mass, target = leftover(kept, context.target(path), context.draft(path))
+            stop = stopping_prob(kept, mass)
+        return (*path, choices.token(target))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_index_off_by_one_in_a_capped_block(seed: int) -> None:
+    """One token has no other p than p_0 = 1, so paths of two are needed to see it."""
+    target, draft = model_pair("any", seed)
+    check_tree_verifier(CappedBlock(1), IIDPaths(draft, 1, 1), target)
+    for depth in (2, 3):
+        check_tree_verifier(CappedBlock(0), IIDPaths(draft, 1, depth), target)
+        assert caught(CappedBlock(1), target, IIDPaths(draft, 1, depth)) > 0.01
+
+
+def test_its_tokens_alone_give_it_away() -> None:
+    target, draft = model_pair("any", 0)
+
+    def step(rule: TreeVerifier) -> Callable:
+        return lambda target, draft, prefixes, rng: [
+            rule.step(target, IIDPaths(draft, 1, 2), rng=rng)
+        ]
+
+    assert_step_lossless(step(CappedBlock(0)), target, draft, depth=2, num_samples=2_000)
+    with pytest.raises(AssertionError, match=r"request 0, after \(\d,\), token"):
+        assert_step_lossless(step(CappedBlock(1)), target, draft, depth=2, num_samples=2_000)
+
+
 # ---------------------------------------------------------------- trees that look at what was drawn
 
 
@@ -166,7 +219,7 @@ class LooksAtItsLayer(AdaptiveTree):
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """See :class:`~otmd.trees.AdaptiveTree`."""
         yield [()]
-        first, second = children((), tree.draw((), 2))
+        first, second = ((token,) for token in tree.draw((), 2).tokens.tolist())
         yield [first, second]
         drafted = tree.draw(first, 1).tokens
         tree.draw(second, 2 if 0 in drafted else 1)
@@ -197,10 +250,134 @@ def test_trees_that_look_at_too_much_are_caught(rule, grow, law, least: float) -
 
 def test_what_breaks_layers_does_not_break_nodes() -> None:
     target, draft = model_pair("any", 1)
-    law = LooksAtItsLayer(draft, (2, 2))
+    law = LooksAtItsLayer(draft, (2, 3))
     assert caught(LAYER, target, law) > 5e-3
     assert total_variation(SUBTREE, target, law) <= ROUNDING
     target, draft = model_pair("any", 4, vocab_size=2)
     law = BestFirstByLayer(draft, 6, 3, law=otmd.WithReplacement)
     assert caught(LAYER, target, law) > 2e-3
     assert total_variation(SUBTREE, target, law) <= ROUNDING
+
+
+# ---------------------------------------------------------------- whole steps, by the tokens they emit
+
+Rngs = tuple[np.random.Generator, np.random.Generator]
+TEXTS = [(2, 1), (2,), ()]
+
+
+def after(model: Model, text: Prefix) -> Model:
+    """The model after a text."""
+    return lambda prefix: model(text + prefix)
+
+
+def inverse(masses: np.ndarray, u: float) -> int:
+    """The token in which u falls, of (0, 1) cut in proportion to the masses."""
+    sums = np.cumsum(masses)
+    return int(np.searchsorted(sums, u * sums[-1], side="right"))
+
+
+def token_by_token(
+    target: Model,
+    draft: Model,
+    drafting: np.random.Generator,
+    rng: np.random.Generator,
+    *,
+    reuse: bool,
+) -> Prefix:
+    """Draft two tokens, and accept each with probability min(1, p/q)."""
+    path: Prefix = ()
+    for _ in range(2):
+        path = (*path, inverse(np.asarray(draft(path)), drafting.random()))
+    for i, token in enumerate(path):
+        p, q = np.asarray(target(path[:i])), np.asarray(draft(path[:i]))
+        u = rng.random()
+        if u * q[token] >= p[token]:
+            return (*path[:i], inverse(np.maximum(p - q, 0.0), u if reuse else rng.random()))
+    return (*path, inverse(np.asarray(target(path)), rng.random()))
+
+
+@dataclass
+class Engine:
+    """A step of a batch whose texts are padded on the left with token 0.
+
+    ``masked`` says whether the mask of the padding reaches the target, ``reuse`` whether the number that
+    rejected a draft draws the token in its place. ``seeds`` takes the generator of the step. It returns what
+    makes the two generators of a request, for its drafts and for its verification.
+    """
+
+    masked: bool = True
+    reuse: bool = False
+    seeds: Callable[[np.random.Generator], Callable[[], Rngs]] = lambda rng: lambda: (rng, rng)
+
+    def __call__(
+        self, target: Model, draft: Model, prefixes: list[Prefix], rng: np.random.Generator
+    ) -> list[Prefix]:
+        longest = max(map(len, prefixes))
+        rngs = self.seeds(rng)
+        emitted = []
+        for text in prefixes:
+            seen = text if self.masked else (0,) * (longest - len(text)) + text
+            models = after(target, seen), after(draft, text)
+            emitted.append(token_by_token(*models, *rngs(), reuse=self.reuse))
+        return emitted
+
+
+def seeded_alike(rng: np.random.Generator) -> Callable[[], Rngs]:
+    """The drafter and the verifier of each request begin with the same seed."""
+
+    def make() -> Rngs:
+        seed = int(rng.integers(2**32))
+        return np.random.default_rng(seed), np.random.default_rng(seed)
+
+    return make
+
+
+def one_seed_for_all(rng: np.random.Generator) -> Callable[[], Rngs]:
+    """Every request of the batch begins with the seed of the step."""
+    seed = int(rng.integers(2**32))
+
+    def make() -> Rngs:
+        shared = np.random.default_rng(seed)
+        return shared, shared
+
+    return make
+
+
+def passes(engine: Engine, texts: list[Prefix]) -> None:
+    # Of few tokens the residual is often a single one, however it is drawn.
+    target, draft = model_pair("any", 1, vocab_size=6)
+    assert_step_lossless(engine, target, draft, depth=2, prefixes=texts, num_samples=10_000)
+
+
+def fails(engine: Engine, texts: list[Prefix]) -> list[str]:
+    """The lines of the failure, the worst deviation first."""
+    with pytest.raises(AssertionError, match="not lossless") as failure:
+        passes(engine, texts)
+    return str(failure.value).split("\n  ")[1:]
+
+
+@pytest.mark.parametrize("texts", [[()], [(2, 1)], TEXTS, [(0,), (0,)]])
+def test_a_sound_step_passes_alone_and_in_a_batch(texts: list[Prefix]) -> None:
+    passes(Engine(), texts)
+
+
+def test_a_mask_that_is_never_passed_on_is_wrong_in_batches_only() -> None:
+    engine = Engine(masked=False)
+    for text in TEXTS:
+        passes(engine, [text])
+    passes(engine, [(0, 1), (2, 1), (1, 1)])
+    # The longest text is not padded.
+    assert all(line.startswith(("request 1,", "request 2,")) for line in fails(engine, TEXTS))
+
+
+@pytest.mark.parametrize("faulty", [Engine(reuse=True), Engine(seeds=seeded_alike)])
+def test_random_numbers_used_twice_in_a_step(faulty: Engine) -> None:
+    """The number that rejected a draft, or that drew it, decides once more."""
+    assert fails(faulty, [()])[0].startswith("request 0, after ")
+
+
+def test_requests_that_share_their_random_numbers_are_dependent() -> None:
+    """Each request is distributed as the target; the same text gets the same answer."""
+    engine = Engine(seeds=one_seed_for_all)
+    passes(engine, [()])
+    assert "requests 0 and 1 together" in fails(engine, [(), (2,)])[0]

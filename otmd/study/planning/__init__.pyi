@@ -7,6 +7,7 @@ from .latency import read_latency as read_latency
 from .plan import Plan as Plan
 from .plan import make_plan as make_plan
 from .ranking import Evidence as Evidence
+from .ranking import Ranking as Ranking
 from .ranking import Row as Row
 from .ranking import difference as difference
 from .ranking import prompts_needed as prompts_needed

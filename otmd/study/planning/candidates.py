@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd import verifiers
-from otmd.engines import CATALOGUE
+from otmd.engines import CATALOGUE, ENGINES
 from otmd.laws import DraftLaw, Greedy, Stratified, WithReplacement
 from otmd.trees import LayerVerification, SubtreeVerification, TreeVerifier
 
@@ -55,16 +55,20 @@ class Candidate(NamedTuple):
     same_drafts: str = ""
 
 
-def _engine(name: str, title: str, *engines: str, **options: Any) -> Candidate:
+def _engine(name: str, title: str, **options: Any) -> Candidate:
     entry = CATALOGUE[name]
     rule: Any = entry.rule
     assert entry.drafts is not None
-    chain = entry.most_drafts == 1
-    return Candidate(title, rule, {"": entry.drafts}, engines, chain, **options)
+    options.setdefault("engines", _run_by(name))
+    return Candidate(title, rule, {"": entry.drafts}, chain=entry.most_drafts == 1, **options)
 
 
-def _deterministic(title: str, *engines: str) -> Candidate:
-    return _engine("certain-tree", title, *engines)._replace(variants={})
+def _run_by(name: str) -> tuple[str, ...]:
+    return tuple(engine.title for engine in ENGINES.values() if name in engine.rules)
+
+
+def _deterministic(name: str, title: str) -> Candidate:
+    return _engine("certain-tree", title, engines=_run_by(name))._replace(variants={})
 
 
 def _with_replacement(
@@ -87,19 +91,22 @@ _STRATA: dict[str, MakeLaw] = {
     "small head": _small_head,
 }
 CANDIDATES = {
-    "one-hot": _engine("one-hot", "argmax chain (vLLM default, llama.cpp)", "vLLM", "llama.cpp"),
-    "match-sampled": _engine("match-sampled", "sampled chain, sample and match (mlx-lm)", "mlx-lm"),
-    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)", "vLLM"),
-    "block": _engine(
-        "block", "sampled chain, block verification (vLLM block, V2 runner alone)", "vLLM"
+    "one-hot": _engine("one-hot", "argmax chain (the default of engines)"),
+    "match-sampled": _engine(
+        "match-sampled", "sampled chain, sample and match (mlx-lm)", engines=("mlx-lm",)
     ),
-    "certain-tree": _engine(
-        "certain-tree", "deterministic top-n tree, target only (EAGLE, SGLang)", "SGLang"
+    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)"),
+    "rejection-top-10": _engine(
+        "rejection-top-10", "chain sampled from the top 10, rejection (llama.cpp probabilistic)"
     ),
+    "block": _engine("block", "sampled chain, block verification (vLLM block, V2 runner alone)"),
+    "certain-tree": _engine("certain-tree", "deterministic top-n tree, target only"),
     "static-tree": _deterministic(
-        "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
+        "static-tree", "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
     ),
-    "most-likely": _deterministic("most likely paths, target only (EAGLE-2, SGLang)", "SGLang"),
+    "most-likely": _deterministic(
+        "most-likely", "most likely paths, target only (EAGLE-2, SGLang)"
+    ),
     "sequoia": _engine(
         "sequoia",
         "without replacement, recursive rejection (Sequoia)",

@@ -1,4 +1,4 @@
-"""The cost of a step: times by the number of tokens that a model reads at once, and by context."""
+"""The cost of a step: times by tokens that a model reads at once, context and concurrent requests."""
 
 from __future__ import annotations
 
@@ -20,27 +20,33 @@ TABLE_EXAMPLE = (
 )
 
 
+Times = list[tuple[int, float]]
+
+
 class Latency(NamedTuple):
-    """Seconds of a step's parts at one context.
+    """Seconds of a step's parts at one context, for a number of concurrent requests.
 
     Attributes
     ----------
     target, draft : list of (int, float)
-        Tokens that a call reads at once, ascending from one, and its seconds.
+        Tokens that a call reads at once for each request, ascending from one, and its seconds.
     verification : float
-        Seconds for each drafted token.
+        Seconds for each drafted token of a request.
     context : int
         The length of the text before them, in tokens.
+    requests : int
+        How many requests a call serves.
     """
 
-    target: list[tuple[int, float]]
-    draft: list[tuple[int, float]]
+    target: Times
+    draft: Times
     verification: float
     context: int
+    requests: int = 1
 
     @property
     def alone(self) -> float:
-        """Seconds a token without drafts."""
+        """Seconds a token of a request without drafts."""
         return self.target[0][1]
 
     def step(self, shape: tuple[int, ...], budget: int = 0) -> float:
@@ -55,7 +61,7 @@ class Latency(NamedTuple):
         nodes = budget or int(sizes.sum())
         calls = np.interp(reads, *np.transpose(self.draft)).sum()
         calls += np.interp(nodes + 1, *np.transpose(self.target))
-        return float(calls + nodes * self.verification)
+        return float(calls + self.requests * nodes * self.verification)
 
     def check(self, budget: int) -> None:
         """Raise ValueError if a tree of so many tokens is beyond the table."""
@@ -68,17 +74,20 @@ class Latency(NamedTuple):
                 )
 
 
-def read_latency(path: Path, context: int | None = None) -> Latency:
+def read_latency(path: Path, context: int | None = None, requests: int = 1) -> Latency:
     """Read a table of times, at the length of text nearest to ``context``, or the table's smallest.
 
-    It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, or times
-    that are no positive numbers.
+    Times between the numbers of concurrent ``requests`` of the table are interpolated; a row without this
+    number is for one request.
+
+    It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, times that
+    are no positive numbers, or more requests than it has times for.
     """
     try:
         content = parse_json(path.read_text("utf-8"))
         smallest = min(int(row["context"]) for row in content["target"])
         length = context or smallest
-        target, draft = (_table(content[name], length) for name in ("target", "draft"))
+        tables = {name: _tables(content[name], length) for name in ("target", "draft")}
         verification = float(content["verification"])
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
@@ -86,23 +95,46 @@ def read_latency(path: Path, context: int | None = None) -> Latency:
         raise ValueError(
             f"{path}: no latency table ({error!r}), expected {TABLE_EXAMPLE}"
         ) from error
-    return Latency(target, draft, verification, length)
+    target, draft = (_for_requests(name, by_number, requests) for name, by_number in tables.items())
+    return Latency(target, draft, verification, length, requests)
 
 
-def _table(rows: list[dict[str, Any]], context: int) -> list[tuple[int, float]]:
+def _tables(rows: list[dict[str, Any]], context: int) -> dict[int, Times]:
+    """The times at the nearest context, by number of concurrent requests."""
     nearest = min((int(row["context"]) for row in rows), key=lambda length: abs(length - context))
-    nearest_rows = [row for row in rows if int(row["context"]) == nearest]
-    table = sorted((int(row["tokens"]), float(row["seconds"])) for row in nearest_rows)
-    if table[0][0] != 1 or not all(0.0 < seconds < np.inf for _, seconds in table):
-        raise ValueError("each model needs a row of 1 token, and seconds above 0")
-    return table
+    tables: dict[int, Times] = {}
+    for row in rows:
+        if int(row["context"]) == nearest:
+            times = tables.setdefault(int(row.get("requests", 1)), [])
+            times.append((int(row["tokens"]), float(row["seconds"])))
+    for times in tables.values():
+        times.sort()
+        if times[0][0] != 1 or not all(0.0 < seconds < np.inf for _, seconds in times):
+            raise ValueError("each model needs a row of 1 token, and seconds above 0")
+    return tables
+
+
+def _for_requests(name: str, tables: dict[int, Times], requests: int) -> Times:
+    """The times for a number of requests, interpolated between the numbers of the table."""
+    fewest, most = min(tables), max(tables)
+    if not fewest <= requests <= most:
+        raise ValueError(
+            f"latency: {name} has times for {fewest} to {most} concurrent requests, got {requests}; add rows"
+        )
+    low = max(number for number in tables if number <= requests)
+    high = min(number for number in tables if number >= requests)
+    reached = min(tables[low][-1][0], tables[high][-1][0])
+    sizes = sorted({n for end in (low, high) for n, _ in tables[end] if n <= reached})
+    before, after = (np.interp(sizes, *np.transpose(tables[end])) for end in (low, high))
+    share = (requests - low) / max(high - low, 1)
+    return list(zip(sizes, ((1.0 - share) * before + share * after).tolist(), strict=True))
 
 
 def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
     """Time a collected dataset's two models on this machine: a table as :func:`read_latency` reads it.
 
     Times are medians of five calls that read ``sizes`` tokens at once below a text of ``context`` tokens, in
-    seconds. ValueError if the dataset's metadata name no models, or they cannot be loaded.
+    seconds, for one request. ValueError if the dataset's metadata name no models, or they cannot be loaded.
     """
     from otmd.models import load_draft, load_target
 

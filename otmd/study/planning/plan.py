@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from otmd import __version__
+from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts
-from otmd.study.jackknife import FEW_PROMPTS
+from otmd.study.planning.advice import advice, temperatures_of
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
 from otmd.study.planning.latency import Latency
-from otmd.study.planning.ranking import (
-    Evidence,
-    Key,
-    Row,
-    Trees,
-    difference,
-    prompts_needed,
-    rank,
-)
+from otmd.study.planning.ranking import Evidence, Key, Ranking, Row, Trees, rank
 from otmd.study.planning.texts import Text, longest_text, read_texts
 from otmd.study.planning.token_table import Settings, probs_table
 from otmd.study.planning.tree_choices import (
@@ -42,40 +34,72 @@ _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
 DEFAULT_RULES = tuple(name for name in CANDIDATES if name.removesuffix("-paths") not in _SLOW)
 NO_PATHS = "most likely paths are not ranked: the dataset has none (otmd collect --paths 10)"
 NO_TREES = (
-    "layer by layer is not ranked: the dataset has no drawn trees within these budgets, depths and draft "
-    "temperatures (otmd collect --trees 2x1x1x1x1x1x1x1)"
+    "layer by layer is not ranked: the dataset has no drawn trees within these budgets and depths, at these "
+    "draft temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1x1x1x1x1)"
 )
 LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
 
 
 class Plan(NamedTuple):
-    """A ranking of candidates, and the advice that follows from it.
+    """Rankings of candidates, and the advice that follows from the first.
 
     Attributes
     ----------
-    rows : list of Row
-        The best choice of each rule within each budget, best first.
+    rankings : list of Ranking
+        One, or with times one for each number of concurrent requests.
     said : list of str
         The advice in sentences, the decision first.
     about : dict of str to str
         Settings and provenance.
     """
 
-    rows: list[Row]
+    rankings: list[Ranking]
     said: list[str]
     about: dict[str, str]
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the first ranking."""
+        return self.rankings[0].rows
+
     def to_dict(self) -> dict[str, Any]:
         """The plan in JSON's types."""
-        ranking = [row.to_dict() for row in self.rows]
-        return {"advice": self.said, "ranking": ranking, "about": self.about}
+        by_requests = {
+            ranking.requests: [row.to_dict() for row in ranking.rows] for ranking in self.rankings
+        }
+        first = by_requests[self.rankings[0].requests]
+        plan: dict[str, Any] = {"advice": self.said, "ranking": first}
+        if len(by_requests) > 1:
+            plan["by_requests"] = by_requests
+        return plan | {"about": self.about}
+
+    def configuration(self, engine: str) -> dict[str, Any]:
+        """The configuration of an engine: the rule that is best for the fewest requests, if it runs it.
+
+        Parameters
+        ----------
+        engine : str
+            A key of :data:`otmd.engines.ENGINES`.
+
+        Raises
+        ------
+        ValueError
+            As for :meth:`otmd.engines.Engine.configuration`.
+        """
+        fewest = min(self.rankings, key=lambda ranking: ranking.requests)
+        rule = max(fewest.rows, key=lambda row: row.fitted).rule
+        schedule = {ranking.requests: ranking.drafts(rule) for ranking in self.rankings}
+        return ENGINES[engine].configuration(rule, schedule)
 
     def tables(self) -> list[Table]:
-        """The ranking, acceptance by depth, and where drafts are lost."""
+        """The ranking, by concurrent requests, acceptance by depth, and where drafts are lost."""
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
         first = dict.fromkeys(row.rule for row in self.rows)
         best = [next(row for row in self.rows if row.rule == rule) for rule in first]
-        tables = [_ranking(self.rows, unit), _depths(best)]
+        tables = [_ranking(self.rows, unit)]
+        if len(self.rankings) > 1:
+            tables.append(_by_requests(self.rankings))
+        tables.append(_depths(best))
         with_rates = [row for row in best if row.by_entropy]
         return [*tables, _losses(with_rates)] if with_rates else tables
 
@@ -90,7 +114,9 @@ def make_plan(
     depth: int = 8,
     target: Processing | None = None,
     draft_temperatures: Sequence[float] = (),
-    latency: Latency | None = None,
+    draft_top_k: int | None = None,
+    plain_draft: bool = False,
+    latency: Latency | Sequence[Latency] | None = None,
     seed: int = 0,
     workers: int | None = None,
     progress: bool = False,
@@ -112,8 +138,14 @@ def make_plan(
         How the texts were sampled; by default at the dataset's temperature, or at 1.
     draft_temperatures : sequence of float
         The draft's temperatures to try; by default the target's, or 1 if that is 0.
-    latency : Latency, optional
-        Times; with them rows are ranked by tokens per second.
+    draft_top_k : int, optional
+        Sampled drafts come from so many of the draft's most likely tokens.
+    plain_draft : bool
+        Whether drafts are sampled at the temperature of the texts alone, as engines do: without their cuts,
+        and as the argmax at 0.
+    latency : Latency or sequence of Latency, optional
+        Times; with them rows are ranked by tokens per second of a request. One ranking for each; the advice
+        is that of the first.
     seed, workers, progress, overwrite
         As for :func:`otmd.measure`.
 
@@ -133,22 +165,19 @@ def make_plan(
             f"dataset: its longest text has {cut_at} tokens, expected more than the depth {depth}: "
             "otmd collect --consecutive 48, or --depth"
         )
-    if latency:
-        latency.check(budgets[-1])
+    latencies = [latency] if isinstance(latency, Latency) else list(latency or ())
+    for times in latencies:
+        times.check(budgets[-1])
     sampled = _sampled_with(dataset, target)
-    temperatures = tuple(draft_temperatures) or (sampled.temperature or 1.0,)
-    drafts = tuple(replace(sampled, temperature=temperature) for temperature in temperatures)
+    drafts = (Processing(sampled.temperature),)
+    if not plain_draft:
+        cut = sampled.cut_to(draft_top_k)
+        temperatures = draft_temperatures or [sampled.temperature or 1.0]
+        drafts = tuple(replace(cut, temperature=temperature) for temperature in temperatures)
     named = {rule: CANDIDATES[rule] for rule in rules}
     tabled = tuple(rule for rule in rules if named[rule].variants and not named[rule].tree_rule)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
-    trees: dict[Key, Trees] = {}
-    if "static-tree" in rules:
-        ranks = deterministic_trees(dataset, texts, budgets[-1], depth)
-        # A rank does not depend on the temperature.
-        for temperature in temperatures:
-            trees["static-tree", "", temperature] = ranks._replace(draft_temperature=temperature)
-    if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
-        trees["most-likely", "", 1.0] = paths
+    trees = _deterministic_trees(dataset, texts, rules, drafts, budgets[-1], depth)
     walked = _walked(dataset, rules, settings, budgets, depth)
     if not (tabled or trees or walked.rules):
         raise ValueError(NO_TREES if LAYER in rules else NO_PATHS)
@@ -156,19 +185,40 @@ def make_plan(
     table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
     if walked.rules:
         reach = reach_table(dataset, texts, walked, output, workers, progress, overwrite)
-        trees |= _whole_trees(dataset, texts, rules, reach)
+        trees |= _whole_trees(dataset, texts, rules, reach, settings)
     if not (tabled or trees):
         raise ValueError(NO_TREES)
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
-    rows = rank(evidence, budgets, latency)
-    said = advice(rows, len(texts), latency)
+    rankings = [Ranking(rank(evidence, budgets, times), times) for times in latencies or [None]]
+    said = advice(rankings[0].rows, len(texts), rankings[0].latency)
     missing = {*rules} - {rule for rule, *_ in trees}
     said += [
         f"{reason[0].upper()}{reason[1:]}."
         for rule, reason in (("most-likely", NO_PATHS), (LAYER, NO_TREES))
         if rule in missing
     ]
-    return Plan(rows, said, _about(dataset, evidence, settings, latency, rules))
+    return Plan(rankings, said, _about(dataset, evidence, settings, latencies, rules))
+
+
+def _deterministic_trees(
+    dataset: Dataset,
+    texts: Sequence[Text],
+    rules: Sequence[str],
+    drafts: Sequence[Processing],
+    budget: int,
+    depth: int,
+) -> dict[Key, Trees]:
+    """Static trees of ranks and most likely paths, by rule."""
+    trees: dict[Key, Trees] = {}
+    if "static-tree" in rules:
+        ranks = deterministic_trees(dataset, texts, budget, depth)
+        # A rank does not depend on the temperature.
+        for step in drafts:
+            of_step = ranks._replace(draft_temperature=step.temperature)
+            trees["static-tree", "", step.temperature] = of_step
+    if "most-likely" in rules and (paths := most_likely_trees(dataset, texts, depth)):
+        trees["most-likely", "", 1.0] = paths
+    return trees
 
 
 def _walked(
@@ -182,7 +232,8 @@ def _walked(
     walked = [rule for rule in rules if isinstance(CANDIDATES[rule].tree_rule, SubtreeVerification)]
     counts = range(1, max(settings.num_drafts) + 1)
     trees = {*shapes(counts, max(budgets), depth)}
-    drawn = {tree.shape for tree in dataset.trees if LAYER in rules and len(tree.shape) <= depth}
+    measured = [tree.shape for tree in dataset.trees if not tree.adaptive]
+    drawn = {shape for shape in measured if LAYER in rules and len(shape) <= depth}
     within = {shape for shape in drawn if Choice("", 1.0, shape).drafts <= max(budgets)}
     if within and SUBTREE not in walked:
         walked.append(SUBTREE)
@@ -191,13 +242,19 @@ def _walked(
 
 
 def _whole_trees(
-    dataset: Dataset, texts: Sequence[Text], rules: Sequence[str], reach: dict[Key, NodeByNode]
+    dataset: Dataset,
+    texts: Sequence[Text],
+    rules: Sequence[str],
+    reach: dict[Key, NodeByNode],
+    settings: Settings,
 ) -> dict[Key, Trees]:
     """Trees that are verified as a whole, by rule."""
     trees: dict[Key, Trees] = {key: kind for key, kind in reach.items() if key[0] in rules}
-    # Trees are drawn at the temperature of the texts.
+    # Trees are drawn with the temperature and the cuts of the texts.
     key = SUBTREE, "equal strata", dataset.metadata.get("temperature") or 1.0
-    if LAYER in rules and key in reach:
+    drafts = settings.drafts[0]
+    are_cut_alike = drafts == replace(settings.target, temperature=drafts.temperature)
+    if LAYER in rules and key in reach and are_cut_alike:
         drawn = layer_by_layer(dataset, texts, reach[key])
         if drawn.gains:
             trees[LAYER, *key[1:]] = drawn
@@ -208,7 +265,7 @@ def _about(
     dataset: Dataset,
     evidence: Evidence,
     settings: Settings,
-    latency: Latency | None,
+    latencies: Sequence[Latency],
     rules: Sequence[str],
 ) -> dict[str, str]:
     """Settings and provenance of a plan."""
@@ -218,10 +275,13 @@ def _about(
         **{role: _short(dataset.metadata.get(role)) for role in ("target", "draft", "prompts")},
         "texts sampled with": str(settings.target),
         "draft temperatures": ", ".join(f"{step.temperature:g}" for step in settings.drafts),
+        "draft top-k": str(settings.drafts[0].top_k or ""),
         "otmd": __version__,
     }
-    if latency:
-        about["latency"] = f"target alone {1e3 * latency.alone:.2f} ms, context {latency.context}"
+    if latencies:
+        times = latencies[0]
+        about["latency"] = f"target alone {1e3 * times.alone:.2f} ms, context {times.context}"
+        about["concurrent requests"] = ", ".join(str(times.requests) for times in latencies)
     about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
     return {name: text for name, text in about.items() if text}
 
@@ -249,146 +309,37 @@ def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
     return processing
 
 
-def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[str]:
-    """Advice in sentences: the decision, its support, where more drafts stop paying, the headroom.
-
-    ``prompts`` is how many the dataset has; about half of them are held out.
-    """
-    unit = "tokens a second" if latency else "tokens a step"
-    best = max(rows, key=lambda row: row.fitted)
-    speed = ""
-    value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"
-    warnings = _few_prompts(best.without.size, prompts)
-    said = [_decision(best, rows, value, prompts), *_led_by(rows, best), *warnings]
-    if latency:
-        times, *ends = (part * latency.alone for part in (best.value, best.low, best.high))
-        alone = f"the {1.0 / latency.alone:.2f} {unit} of the target alone"
-        speed = f"{times:.2f}× [{ends[0]:.2f}, {ends[1]:.2f}] {alone}"
-        if times <= 1.0:
-            chosen = f"{_named(best)}, the best on the fitting half, has {value}"
-            return [f"Do not draft: {chosen}, {speed}.", *warnings]
-        if ends[0] <= 1.0:
-            said.insert(0, f"Undecided whether to draft: {speed}, not significant.")
-        else:
-            said.append(f"That is {speed}.")
-    said += [*_by_engine(rows), _when_it_stops(best, rows)]
-    return [*said, _headroom(best)] if best.by_entropy else said
-
-
-def _decision(best: Row, rows: Sequence[Row], value: str, prompts: int) -> str:
-    engines = [row for row in rows if CANDIDATES[row.rule].engines]
-    baseline = max(engines, key=lambda row: row.fitted, default=best)
-    if baseline is best:
-        return f"Take {_named(best)}: {value}."
-    gain = difference(best, baseline)
-    compared = (
-        f"compared with the best that engines run, {_named(baseline)}: {_percent(gain, baseline)}"
-    )
-    if gain[1] > 0:
-        return f"Take {_named(best)}: {value}; {compared}."
-    measured = best.without.size
-    needed = prompts_needed(best, baseline, measured) if gain[0] > 0 else None
-    more = (
-        f"about {needed} prompts would show it (now {prompts}, of which {measured} measure)"
-        if needed
-        else "it is not ahead on the held-out half"
-    )
-    chosen = f"Chosen on the fitting half: {_named(best)}, {value}"
-    return f"Undecided. {chosen}; {compared}, not significant; {more}."
-
-
-def _led_by(rows: Sequence[Row], best: Row) -> list[str]:
-    leader = max(rows, key=lambda row: row.value)
-    if leader is best:
-        return []
-    gain = difference(leader, best)
-    significance = "significant, but it was picked there" if gain[1] > 0 else "not significant"
-    ahead = f"{_named(leader)} is ahead of it: {_percent(gain, best)}, {significance}"
-    return [f"The choice is that of the fitting half; on the held-out half {ahead}."]
-
-
-def _few_prompts(measured: int, prompts: int) -> list[str]:
-    if measured >= FEW_PROMPTS:
-        return []
-    many = f"Only {measured} of {prompts} prompts measure"
-    return [f"{many}: intervals over so few are wide, and may miss the truth."]
-
-
-def _by_engine(rows: Sequence[Row]) -> list[str]:
-    """The best rows of the engines that most servers run, by themselves."""
-    sentences = []
-    for engine in ("vLLM", "SGLang"):
-        runs = [row for row in rows if engine in CANDIDATES[row.rule].engines]
-        if runs:
-            best = max(runs, key=lambda row: row.fitted)
-            ends = f"[{best.low:.2f}, {best.high:.2f}]"
-            sentences.append(
-                f"The best of {engine} alone: {_named(best)}, {best.value:.2f} {ends}."
-            )
-    return sentences
-
-
-def _headroom(best: Row) -> str:
-    most = max(best.optimal, best.proportional, best.ceiling)
-    law = f"no law of {_drafts(best.choice.shape[0])} that was fitted here would exceed {100 * most:.1f}%"
-    return (
-        f"At its first level {100 * best.rate:.1f}% are accepted; the optimum of the same drafts is "
-        f"{100 * best.optimal:.1f}%, and {law}."
-    )
-
-
-def _when_it_stops(best: Row, rows: Sequence[Row]) -> str:
-    alike = sorted(
-        (row for row in rows if row.rule == best.rule), key=lambda row: row.choice.drafts
-    )
-    for smaller, larger in pairwise(alike):
-        gain = difference(larger, smaller)
-        if gain[1] <= 0:
-            more = f"{_percent(gain, smaller)} with {larger.choice.drafts}"
-            return f"No significant gain beyond {_drafts(smaller.choice.drafts)}: {more}."
-    most = alike[-1].choice.drafts
-    if most < best.most_tried:
-        tried = f"Up to {_drafts(best.most_tried)} were tried"
-        return f"{tried}; on the fitting half {most} was best."
-    if len(alike) == 1:
-        return f"More than {_drafts(most)} were not tried."
-    return f"More drafts pay up to {most}, the most that was tried for this rule."
-
-
-def _drafts(count: int) -> str:
-    return f"{count} draft{'s' * (count > 1)}"
-
-
-def _temperatures(row: Row) -> str:
-    return " or ".join(f"{temperature:g}" for temperature in row.draft_temperatures)
-
-
-def _named(row: Row) -> str:
-    choice = row.choice
-    chain = max(choice.shape) == 1
-    shape = f"a chain of {len(choice.shape)}" if chain else f"the tree {choice.tree}"
-    details = [part for part in (choice.variant, f"draft T {_temperatures(row)}") if part]
-    return f"{row.rule} with {shape} ({', '.join(details)})"
-
-
-def _percent(gain: tuple[float, float, float], base: Row) -> str:
-    mean, low, high = (100 * part / base.value for part in gain)
-    return f"{mean:+.1f}% [{low:+.1f}, {high:+.1f}]"
-
-
 def _ranking(rows: Sequence[Row], unit: str) -> Table:
     heads = ["rule", unit, "low", "high", "bound", "tree", "drafts", "law", "draft T", "engines"]
     table: list[list[Cell]] = []
     for row in rows:
         numbers = [row.value, row.low, row.high, row.bound, row.choice.tree, row.choice.drafts]
         engines = ", ".join(CANDIDATES[row.rule].engines) or "–"
-        table.append([row.rule, *numbers, row.choice.variant, _temperatures(row), engines])
+        table.append([row.rule, *numbers, row.choice.variant, temperatures_of(row), engines])
     note = (
         "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values "
         "and 95% intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step "
         "accepted the most that any lossless rule may with the same drafts."
     )
     return Table("Ranking", heads, table, note, interval=(unit, "low", "high"))
+
+
+def _by_requests(rankings: Sequence[Ranking]) -> Table:
+    heads = ["requests", "rule", "tokens/s", "low", "high", "× target alone", "tree", "drafts"]
+    table: list[list[Cell]] = []
+    for ranking in rankings:
+        assert ranking.latency
+        best = max(ranking.rows, key=lambda row: row.fitted)
+        speed = best.value * ranking.latency.alone
+        ends = best.value, best.low, best.high
+        table.append(
+            [ranking.requests, best.rule, *ends, speed, best.choice.tree, best.choice.drafts]
+        )
+    note = (
+        "The best row on the fitting half for each number of concurrent requests; tokens per second of one "
+        "request. Where the target alone is as fast (× 1 or less), do not draft."
+    )
+    return Table("By concurrent requests", heads, table, note)
 
 
 def _depths(rows: Sequence[Row]) -> Table:
@@ -399,7 +350,7 @@ def _depths(rows: Sequence[Row]) -> Table:
         table.append([row.rule, row.choice.tree, *row.acceptance, *none])
     note = (
         "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
-        "as --spec-synthetic-acceptance-rates, for a chain as long as the tree is deep."
+        "as --spec-synth-rates, for a chain as long as the tree is deep."
     )
     heads = ["rule", "tree", *(f"≥ {k + 1}" for k in range(depth))]
     return Table("Acceptance by depth", heads, table, note, decimals=3)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from otmd.engines import PlannedDrafts
 from otmd.probabilities import FloatArray
 from otmd.study import jackknife
 from otmd.study.planning.candidates import CANDIDATES
@@ -103,6 +104,33 @@ class Row(NamedTuple):
         candidate = CANDIDATES[self.rule]
         row |= {"title": candidate.title, "engines": candidate.engines}
         return row | {"choice": self.choice._asdict() | {"drafts": self.choice.drafts}}
+
+
+class Ranking(NamedTuple):
+    """The best choice of each rule within each budget, best first, with the times they rest on.
+
+    Attributes
+    ----------
+    rows : list of Row
+    latency : Latency or None
+        The times for a number of concurrent requests; None if rows are ranked by tokens per step.
+    """
+
+    rows: list[Row]
+    latency: Latency | None = None
+
+    @property
+    def requests(self) -> int:
+        """The number of concurrent requests."""
+        return self.latency.requests if self.latency else 1
+
+    def drafts(self, rule: str) -> PlannedDrafts | None:
+        """The drafts of a rule's best choice; None if the target alone is as fast."""
+        row = max((row for row in self.rows if row.rule == rule), key=lambda row: row.fitted)
+        if self.latency and row.value * self.latency.alone <= 1.0:
+            return None
+        shape = row.choice.shape
+        return PlannedDrafts(len(shape), row.choice.drafts, shape[0], tuple(row.acceptance))
 
 
 class Evidence:

@@ -75,13 +75,18 @@ def returned_raw(self, input_ids, **_):
 
 def test_a_sound_run_is_not_called_faulty(hook, pair, tmp_path):
     with hook.recorded(tmp_path / "run.jsonl"):
-        written = write(*pair, texts=3)
+        written = write(*pair, texts=3, temperature=0.5)
     report = otmd.audit.recorded_run(tmp_path / "run.jsonl", rng=np.random.default_rng(0))
     assert not report.faulty
     rows = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     recorded = [row["output_token"] for row in rows]
     # The last tokens of a text are sampled without drafts, and are not recorded.
     assert recorded[:40] == written[0][2:42]
+    # The temperature reaches the assistant twice, and the pad token, 0, not at all.
+    ids = torch.tensor([written[0][:2]])
+    for name, lm, factor, mask in (("target", pair[0], 2, None), ("draft", pair[1], 4, ids != 0)):
+        raw = lm(ids, attention_mask=mask).logits[0, -1].tolist()
+        np.testing.assert_allclose(rows[0][f"{name}_logits"], np.multiply(raw, factor), atol=1e-4)
 
 
 def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):

@@ -150,7 +150,7 @@ def test_advice_compares_with_what_servers_run_and_not_with_repositories_of_pape
     best = row_of(plan, "stratified", fitted=99.0, value=3.0, without=np.full(4, 3.0))
     sequoia = row_of(plan, "sequoia", fitted=98.0)
     block = row_of(plan, "block", fitted=97.0, value=2.0, without=np.full(4, 2.0))
-    tree = row_of(plan, "certain-tree", fitted=96.0, value=1.5, low=1.4, high=1.6)
+    tree = row_of(plan, "most-likely", fitted=96.0, value=1.5, low=1.4, high=1.6)
     said = advice([best, sequoia, block, tree], 8, None)
     assert re.match(
         r"Take stratified with .*; compared with the best that engines run, block", said[0]
@@ -162,7 +162,7 @@ def test_advice_compares_with_what_servers_run_and_not_with_repositories_of_pape
     assert vllm.count(", 2.00 [") == 1
     assert any(
         re.match(
-            r"The best of SGLang alone: certain-tree with .*, 1\.50 \[1\.40, 1\.60\]\.$", sentence
+            r"The best of SGLang alone: most-likely with .*, 1\.50 \[1\.40, 1\.60\]\.$", sentence
         )
         for sentence in said
     )

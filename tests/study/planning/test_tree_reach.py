@@ -293,8 +293,10 @@ def test_layer_alone_and_its_missing_trees(dataset, tmp_path) -> None:
     drawn(dataset, (2, 1), 0.1)
     with pytest.raises(ValueError, match="draft temperatures"):
         make_plan(dataset, tmp_path / "warm", draft_temperatures=(0.5,), **options)
+    adaptive = DrawnTree(0, (40, 2), 2.0, 1.5, 1.4, adaptive=True)
+    object.__setattr__(dataset, "trees", [*dataset.trees, adaptive])
     plan = make_plan(dataset, tmp_path / "out", **options)
-    assert [row.rule for row in plan.rows] == ["stratified-layer"]
+    assert [(row.rule, row.choice.shape) for row in plan.rows] == [("stratified-layer", (2, 1))]
 
 
 def test_gains_are_weighted_by_where_trees_are_drawn() -> None:

@@ -1,0 +1,198 @@
+"""Checks whole steps of an engine, which draw their own drafts, by the tokens that they emit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import bdtr, bdtrc
+
+from otmd.audit.samples import validate_level
+from otmd.laws.base import RngLike, validate_rng
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    from_tensor,
+    validate_count,
+    validate_probs,
+    wrong,
+    wrong_type,
+)
+from otmd.trees.base import Model, Prefix
+
+Step = Callable[[Model, Model, list[Prefix], np.random.Generator], Sequence[ArrayLike]]
+"""From target, draft, the prefix of each request and a generator to the tokens that each request emits."""
+_SHOWN = 5
+
+
+class Deviation(NamedTuple):
+    """A count, as far from its expectation as this p-value says."""
+
+    p_value: float
+    event: str
+    hits: int
+    trials: int
+    expected: float
+
+    def __str__(self) -> str:
+        counted = f"{self.hits} of {self.trials} times, expected {self.expected:.1f}"
+        return f"{self.event}: {counted}, p-value {self.p_value:.1e}"
+
+
+def assert_step_lossless(
+    step: Step,
+    target: Model,
+    draft: Model,
+    depth: int,
+    *,
+    prefixes: Sequence[Prefix] = ((),),
+    num_samples: int = 20_000,
+    false_alarm: float = 1e-4,
+    rng: RngLike = 0,
+) -> None:
+    """Fail unless whole steps, which draw their own drafts, emit tokens as the target would.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(target, draft, prefixes, rng)`` drafts and verifies once for a batch of requests. For each
+        request it returns the tokens that it emits after the prefix, 1 to depth + 1. Calls must be
+        independent of each other.
+    target, draft : callable
+        Models: each takes a prefix, a tuple of token ids, and returns the distribution (V,) of the next
+        token, as :class:`~otmd.trees.TableModel` does. They are handed to the step.
+    depth : int
+        The number of tokens of the longest path that is drafted.
+    prefixes : sequence of tuple of int
+        The text of each request of the batch. By default there is one request, without text. Texts of unequal
+        lengths find faults of padding; several requests, random numbers that they share.
+    num_samples : int
+        How often the step is called.
+    false_alarm : float
+        With what probability, at most, lossless steps fail.
+    rng : int, sequence of int, numpy.random.Generator or None
+        A seed or a generator, which the step is handed. By default the test is the same at every run.
+
+    Raises
+    ------
+    AssertionError
+        With the prefixes after which the emitted tokens deviate most; or, if none does significantly, with
+        the requests that are dependent.
+    ValueError, TypeError
+        For invalid input; for a step that does not return 1 to depth + 1 tokens of the vocabulary for each
+        request.
+
+    Notes
+    -----
+    The tokens of a step, continued by the target, are distributed as the target's if and only if this holds
+    after every prefix: given that the step emits another token, the target is its distribution. So each count
+    of a token after a prefix is binomial, and so is each count of two requests' first tokens together. Each
+    has an equal share of ``false_alarm`` (union bound).
+
+    Not tested: later tokens of two requests together, successive calls together, and how much is accepted.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> from otmd import trees
+    >>> target = trees.TableModel.random(3, 1, rng=1)
+    >>> draft = trees.TableModel.random(3, 1, rng=2)
+    >>> def step(target, draft, prefixes, rng):
+    ...     path = trees.TokenTree(draft, (1, 1))
+    ...     return [trees.BlockVerification().step(target, path, rng=rng)]
+    >>> otmd.testing.assert_step_lossless(step, target, draft, depth=2, num_samples=500)
+    """
+    depth = validate_count("depth", depth, minimum=0)
+    level = validate_level(false_alarm)
+    batch = [tuple(prefix) for prefix in prefixes]
+    if not batch:
+        raise wrong("prefixes", "none", "at least one")
+    size = _next_probs("target", target, batch[0]).size
+    _next_probs("draft", draft, batch[0], size)
+    generator = validate_rng(rng)
+    emitted = [
+        _validate_emitted(step(target, draft, [*batch], generator), len(batch), depth, size)
+        for _ in range(validate_count("num_samples", num_samples))
+    ]
+    num_counts = len(batch) * sum(size**d for d in range(1, depth + 2))
+    num_counts += len(batch) * (len(batch) - 1) // 2 * size**2
+    alarm = level / num_counts
+    worst = sorted(x for x in _after_prefixes(target, batch, emitted, size) if x.p_value <= alarm)
+    if not worst:
+        # Where single requests deviate, pairs of them do too.
+        worst = sorted(x for x in _together(target, batch, emitted) if x.p_value <= alarm)
+    if worst:
+        head = f"not lossless (alarm at {alarm:.1e}: {level:.0e} for all {num_counts} counts)"
+        raise AssertionError("\n  ".join([head, *map(str, worst[:_SHOWN])]))
+
+
+def _next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None) -> FloatArray:
+    """A model's distribution (V,) after a prefix, checked."""
+    probs = validate_probs(f"{name}({prefix})", model(prefix))
+    if probs.ndim != 1 or size not in (None, probs.size):
+        raise wrong(f"{name}({prefix})", f"shape {probs.shape}", f"({size or 'V'},)")
+    return probs
+
+
+def _validate_emitted(
+    returned: Sequence[ArrayLike], num_requests: int, depth: int, size: int
+) -> list[Prefix]:
+    """The tokens that each request emitted."""
+    if not hasattr(returned, "__len__"):
+        raise wrong_type("step", returned, "the tokens of each request")
+    if len(returned) != num_requests:
+        expected = f"{num_requests}, one for each prefix"
+        raise wrong("step", f"{len(returned)} sequences of tokens", expected)
+    emitted = []
+    for request, tokens in enumerate(returned):
+        array = np.asarray(from_tensor(tokens))
+        expected = f"1 to {depth + 1} integers in [0, {size})"
+        if array.ndim != 1 or not 1 <= array.size <= depth + 1 or array.dtype.kind not in "iu":
+            raise wrong(f"step, request {request}", repr(tokens), expected)
+        if array.min() < 0 or array.max() >= size:
+            raise wrong(f"step, request {request}", repr(tokens), expected)
+        emitted.append(tuple(array.tolist()))
+    return emitted
+
+
+def _after_prefixes(
+    target: Model, batch: list[Prefix], emitted: list[list[Prefix]], size: int
+) -> Iterator[Deviation]:
+    """The token that deviates most after each prefix of each request."""
+    for request, text in enumerate(batch):
+        counts = defaultdict(lambda: np.zeros(size, np.int64))
+        for tokens in (call[request] for call in emitted):
+            for i, token in enumerate(tokens):
+                counts[tokens[:i]][token] += 1
+        for prefix, count in counts.items():
+            probs = _next_probs("target", target, text + prefix, size)
+            yield _largest(f"request {request}, after {text + prefix}, token", count, probs)
+
+
+def _together(
+    target: Model, batch: list[Prefix], emitted: list[list[Prefix]]
+) -> Iterator[Deviation]:
+    """The two first tokens of each two requests that deviate most from independence."""
+    firsts = np.array([[tokens[0] for tokens in call] for call in emitted])
+    probs = [_next_probs("target", target, prefix) for prefix in batch]
+    for a, b in combinations(range(len(batch)), 2):
+        joint = np.outer(probs[a], probs[b])
+        counts = np.zeros(joint.shape, np.int64)
+        np.add.at(counts, (firsts[:, a], firsts[:, b]), 1)
+        yield _largest(f"requests {a} and {b} together, first tokens", counts, joint)
+
+
+def _largest(event: str, counts: IntArray, probs: FloatArray) -> Deviation:
+    """The count of the smallest two-sided p-value among exclusive outcomes of these probabilities."""
+    trials = int(counts.sum())
+    tails = np.minimum(bdtr(counts, trials, probs), bdtrc(counts - 1, trials, probs))
+    index = np.unravel_index(tails.argmin(), tails.shape)
+    outcome = ", ".join(map(str, index))
+    p_value = min(1.0, 2.0 * float(tails[index]))
+    return Deviation(
+        p_value, f"{event} {outcome}", int(counts[index]), trials, trials * float(probs[index])
+    )

@@ -1,0 +1,24 @@
+"""The random models that llama.cpp and transformers both read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import otmd
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    from tiny_gguf import write_tiny_llama
+
+    folder = tmp_path_factory.mktemp("gguf")
+    return write_tiny_llama(folder / "0.gguf", 0), write_tiny_llama(folder / "1.gguf", 1)
+
+
+@pytest.fixture(scope="module")
+def oracle(weights):
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return otmd.models.load_target(str(weights[0]), progress=False).logits_after

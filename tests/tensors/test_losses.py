@@ -1,0 +1,326 @@
+"""Losses for drafters: their values against the NumPy side, their gradients against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pytest
+import token_order
+import torch
+from tensor_pairs import assert_same, edge_cases, model_like, on_each_device
+
+import otmd
+from otmd import trees
+from otmd.tensors import (
+    TensorPreference,
+    acceptance_loss,
+    stratify,
+    tokens_per_step_loss,
+    total_variation_loss,
+)
+from otmd.verifiers.pair_sweep import sweep_pairs
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+RATES = ("optimal", "preference", "stratified")
+LOSSES = {
+    **{f"{rate} {n}": partial(acceptance_loss, num_drafts=n, rate=rate) for rate in RATES for n in (1, 2, 4)},
+    "total variation": total_variation_loss,
+}  # fmt: skip
+each_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+
+
+def pair(rows: int, size: int, seed: int, scale: float = 2.5) -> tuple[torch.Tensor, torch.Tensor]:
+    p, q = (torch.from_numpy(x) for x in model_like(rows, size, seed, scale))
+    return p, q.log()
+
+
+def numpy_rates(p: np.ndarray, q: np.ndarray, n: int) -> dict[str, np.ndarray]:
+    with_replacement, strata = otmd.WithReplacement(q, n), otmd.Stratified(q, n)
+    return {
+        "optimal": np.asarray(otmd.optimal_acceptance(p, with_replacement).rate),
+        "preference": token_order.rates(p, with_replacement),
+        "stratified": token_order.rates(p, strata),
+    }
+
+
+# ---------------------------------------------------------------- acceptance
+
+
+@on_each_device
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [5, 60, 1500])
+def test_the_loss_is_minus_the_log_of_the_rate(size: int, n: int, device: str) -> None:
+    p, q = model_like(6, size, seed=size + n)
+    logits = torch.from_numpy(q).log().to(device)
+    expected_rates = numpy_rates(p, q, n)
+    if size == 1500:
+        # Some of these positions have more runs than the rule on tensors makes exact.
+        rule = TensorPreference.with_replacement(*map(torch.from_numpy, (p, q)), n)
+        expected_rates["preference"] = rule.rate.numpy()
+    for rate, expected in expected_rates.items():
+        loss = acceptance_loss(torch.from_numpy(p).to(device), logits, n, rate)
+        assert_same(loss, -np.log(expected), 1e-9, rate)
+
+
+def test_one_draft_is_maximal_coupling() -> None:
+    p, logits = pair(7, 40, 1)
+    coupled = torch.minimum(p, logits.softmax(-1)).sum(-1)
+    for rate in RATES:
+        assert_same(acceptance_loss(p, logits, 1, rate), -coupled.log().numpy(), 1e-12)
+    assert_same(total_variation_loss(p, logits), 1.0 - coupled.numpy(), 1e-12)
+
+
+@each_loss
+@pytest.mark.parametrize("size", [5, 12, 60])
+def test_gradients_are_those_of_finite_differences(loss: Loss, size: int) -> None:
+    p, logits = pair(3, size, seed=size)
+    assert torch.autograd.gradcheck(partial(loss, p), logits.requires_grad_(), atol=1e-6)
+
+
+def test_a_wrong_gradient_would_be_found() -> None:
+    p, logits = pair(3, 5, seed=5)
+
+    def biased(x: torch.Tensor) -> torch.Tensor:
+        return acceptance_loss(p, x, 2) + 0.01 * (x - x.detach()).sum(-1) ** 1
+
+    with pytest.raises(RuntimeError, match="Jacobian"):
+        torch.autograd.gradcheck(biased, logits.requires_grad_(), atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_gradients_are_those_of_the_numpy_rates(rate: str) -> None:
+    """Finite differences of the rule itself, whose order is free, where the order does not change."""
+    p, logits = pair(1, 12, seed=3)
+    logits.requires_grad_()
+    acceptance_loss(p, logits, 3, rate).sum().backward()
+    x = logits.detach().numpy()
+    for y in range(12):
+        step = np.zeros_like(x)
+        step[0, y] = 1e-6
+        low, high = (
+            numpy_rates(p.numpy(), otmd.probs_from_logits(x + side * step), 3)[rate]
+            for side in (-1, 1)
+        )
+        slope = -(np.log(high) - np.log(low)) / 2e-6
+        np.testing.assert_allclose(logits.grad[0, y], slope[0], atol=1e-6)
+
+
+def corners() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs at which rates are not differentiable, or masses are 0."""
+    listed = {name: pair for name, pair in edge_cases().items() if "less than" not in name}
+    flat, eye = np.full(6, 1 / 6), np.eye(6)
+    listed |= {
+        "equal": (flat, flat),
+        "equal and uneven": (np.array([0.5, 0.2, 0.2, 0.1]),) * 2,
+        "one-hot target": (eye[2], flat),
+        "one-hot both": (eye[2], eye[2]),
+        "disjoint": (np.array([0.5, 0.5, 0, 0]), np.array([0, 0, 0.5, 0.5])),
+        "a tail without mass": (np.array([0.4, 0.4, 0.2, 0]), np.array([0.5, 0, 0.25, 0.25])),
+    }
+    return {name: (torch.tensor(p), torch.tensor(q).log()) for name, (p, q) in listed.items()}
+
+
+@each_loss
+@pytest.mark.parametrize("corner", corners())
+def test_corners_have_finite_losses_and_gradients(corner: str, loss: Loss) -> None:
+    p, logits = corners()[corner]
+    logits = logits.clone().requires_grad_()
+    options = getattr(loss, "keywords", {"rate": "", "num_drafts": 1})
+    drafted = int((logits.softmax(-1) > 0).sum())
+    if options["rate"] == "stratified" and drafted < options["num_drafts"]:
+        with pytest.raises(ValueError, match="num_drafts"):
+            loss(p, logits)
+        return
+    value = loss(p, logits)
+    value.backward()
+    assert 0.0 <= value.item() < 709.0
+    assert logits.grad.isfinite().all()
+    # In its order of tokens, the rule does not accept always where p = q, unlike `otmd.Preference`.
+    always = "equal" in corner and (options["rate"] != "preference" or options["num_drafts"] == 1)
+    if always or corner in {"vocabulary of one", "one-hot both"}:
+        assert abs(value.item()) < 1e-12
+    assert abs(logits.grad.sum().item()) < 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if "stratified" not in name])
+def test_hardly_accepted_drafts_have_a_gradient(name: str) -> None:
+    """At a rate of 1e-30 the logarithm still falls by a step along its gradient; total variation does not."""
+    p = torch.tensor([0.5, 0.5, 0, 0], dtype=torch.float64)
+    logits = torch.tensor([0.0, 0.5, 70.0, 70.5], dtype=torch.float64, requires_grad=True)
+    LOSSES[name](p, logits).backward()
+    assert logits.grad.isfinite().all()
+    assert (logits.grad.abs().max() > 0.1) == (name != "total variation")
+
+
+@each_loss
+def test_a_step_along_the_gradient_lowers_the_loss(loss: Loss) -> None:
+    p, logits = pair(20, 50, seed=8)
+    logits.requires_grad_()
+    before = loss(p, logits)
+    before.sum().backward()
+    after = loss(p, logits.detach() - 0.05 * logits.grad)
+    assert after.mean() < before.mean() - 1e-4
+
+
+@each_loss
+def test_axes_dtypes_and_the_targets_gradient(loss: Loss) -> None:
+    p, logits = pair(6, 30, seed=4)
+    expected = loss(p, logits)
+    grown = p.view(2, 3, 30).clone().requires_grad_()
+    value = loss(grown, logits.view(2, 3, 30).clone().requires_grad_())
+    assert_same(value.flatten().detach(), expected.numpy(), 1e-14)
+    value.sum().backward()
+    assert grown.grad is None
+    assert loss(p[:1], logits).shape == (6,)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        half = logits.to(dtype).requires_grad_()
+        value = loss(p.to(dtype), half)
+        value.sum().backward()
+        assert value.dtype == torch.float64
+        assert half.grad.dtype == dtype
+        assert half.grad.isfinite().all()
+        assert_same(value.detach(), expected.numpy(), 0.1)
+
+
+@each_loss
+def test_bad_input_is_named(loss: Loss) -> None:
+    p, logits = pair(2, 6, seed=1)
+    bad = logits.clone()
+    bad[1, 2] = torch.nan
+    with pytest.raises(ValueError, match="draft_logits"):
+        loss(p, bad)
+    with pytest.raises(ValueError, match="target_probs"):
+        loss(p + 1.0, logits)
+    with pytest.raises(ValueError, match="draft_logits"):
+        loss(p, logits[:, :5])
+    for broken in ((p, bad), (torch.where(torch.arange(2)[:, None] == 1, 2.0, p), logits)):
+        assert loss(*broken, validate=False).isnan().tolist() == [False, True]
+
+
+def test_other_bad_input_is_named() -> None:
+    p, logits = pair(2, 6, seed=1)
+    with pytest.raises(ValueError, match="rate"):
+        acceptance_loss(p, logits, 2, "best")
+    with pytest.raises(ValueError, match="tokens"):
+        tokens_per_step_loss(p, logits, torch.tensor([0, 6]))
+    with pytest.raises(ValueError, match="num_drafts"):
+        tokens_per_step_loss(p, logits, torch.tensor([0, 5]), (2, 2, 2))
+    with pytest.raises(ValueError, match="target_probs"):
+        tokens_per_step_loss(p[0], logits[0], torch.tensor(0))
+
+
+# ---------------------------------------------------------------- tokens per step
+
+
+def expected_tokens(
+    target: trees.TableModel, draft: trees.TableModel, widths: Sequence[int]
+) -> float:
+    """The mean of the loss over all texts, by their probabilities under the target."""
+    depth, size = len(widths), len(target(()))
+    total = 0.0
+    for text in np.ndindex(*(size,) * depth):
+        rows = [tuple(text[:i]) for i in range(depth)]
+        p, q = (torch.tensor(np.stack([m(row) for row in rows])) for m in (target, draft))
+        weight = float(p[range(depth), list(text)].prod())
+        total -= weight * float(tokens_per_step_loss(p, q.log(), torch.tensor(text), widths))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_path_yields_the_tokens_of_block_verification(seed: int) -> None:
+    target, draft = (trees.TableModel.random(vocab_size=3, order=2, rng=seed + s) for s in (0, 50))
+    path = trees.IIDPaths(draft, num_paths=1, depth=3)
+    exact = trees.block_efficiency(trees.BlockVerification(), target, path).value
+    assert abs(expected_tokens(target, draft, (1, 1, 1)) - exact) < 1e-12
+
+
+def test_along_a_path_the_running_minimum_counts() -> None:
+    p, logits = pair(8, 20, seed=6)
+    p, logits = p.view(2, 4, 20), logits.view(2, 4, 20)
+    tokens = torch.tensor([[3, 1, 4, 15], [9, 2, 6, 5]])
+    ratio = (logits.softmax(-1) / p).gather(-1, tokens[..., None])[..., 0]
+    accepted = ratio.cumprod(-1).cummin(-1).values.clamp(max=1.0)
+    assert_same(tokens_per_step_loss(p, logits, tokens), -1.0 - accepted.sum(-1).numpy(), 1e-12)
+
+
+@pytest.mark.parametrize("widths", [(2, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], seed: int) -> None:
+    target, draft = (trees.TableModel.random(vocab_size=4, order=2, rng=seed + s) for s in (0, 50))
+    tree = trees.TokenTree(draft, widths, otmd.Stratified)
+    value = expected_tokens(target, draft, widths)
+    default = trees.block_efficiency(trees.SubtreeVerification(), target, tree).value
+    assert abs(value - default) < 0.05
+    assert value <= trees.optimal_block_efficiency(target, tree).value + 1e-9
+
+
+def swept(p: np.ndarray, q: np.ndarray, tokens: Sequence[int], widths: Sequence[int]) -> float:
+    """Tokens per step along one text, by the NumPy sweep of pairs in the orders of the tensor rule."""
+    score = reached = total = 1.0
+    for level, (y, n) in enumerate(zip(tokens, widths, strict=True)):
+        target = score * p[level]
+        slots = otmd.Stratified(q[level], n).position_structure().random
+        orders = token_order.strata_orders(target, slots)
+        sweeps = [sweep_pairs(target, slots, lambda p, slots, o=o: o) for o in orders]
+        sweep = min(sweeps, key=lambda sweep: sweep.missed)
+        _, accept, accepted = sweep.pairs(slots.number[[y]], np.array([y]))
+        reached *= accepted[0] / target[y]
+        score = accept[0]
+        total += reached
+    return total
+
+
+@pytest.mark.parametrize("widths", [(2, 1, 1), (3, 2, 2), (4, 4, 4)])
+def test_trees_agree_with_the_numpy_sweep(widths: tuple[int, ...]) -> None:
+    for seed in range(10):
+        p, logits = pair(3, 15, seed)
+        tokens = np.random.default_rng(seed).integers(15, size=3)
+        loss = tokens_per_step_loss(p, logits, torch.from_numpy(tokens), widths)
+        expected = swept(p.numpy(), logits.exp().numpy(), tokens.tolist(), widths)
+        assert abs(-loss.item() - expected) < 1e-9
+
+
+@pytest.mark.parametrize("widths", [1, (2, 2, 1), 4])
+def test_gradients_of_trees(widths: int | Sequence[int]) -> None:
+    p, logits = pair(6, 20, seed=2)
+    # Drafts of other positions, so that no text is accepted surely.
+    p, logits = p.view(2, 3, 20), logits.flip(0).view(2, 3, 20)
+    # The tokens that the draft misses most.
+    tokens = (logits.softmax(-1) / p).argmin(-1)
+    loss = partial(tokens_per_step_loss, p, tokens=tokens, num_drafts=widths)
+    assert torch.autograd.gradcheck(loss, logits.requires_grad_(), atol=1e-6)
+    before = loss(logits)
+    before.sum().backward()
+    assert (loss(logits.detach() - 0.01 * logits.grad) < before.detach()).all()
+
+
+def test_equal_models_accept_a_whole_path() -> None:
+    p, _ = pair(4, 9, seed=2)
+    logits = p.log().requires_grad_()
+    for widths in (1, 2):
+        loss = tokens_per_step_loss(p, logits, torch.tensor([1, 0, 5, 3]), widths)
+        loss.backward()
+        assert abs(loss.item() + 5.0) < 1e-9
+        assert logits.grad.isfinite().all()
+
+
+def test_a_token_that_is_never_drafted_ends_a_path() -> None:
+    p, logits = pair(3, 9, seed=2)
+    p[:, 7] = 0.0
+    p /= p.sum(-1, keepdim=True)
+    logits[1, 4] = -torch.inf
+    logits.requires_grad_()
+    loss = tokens_per_step_loss(p, logits, torch.tensor([1, 4, 5]))
+    loss.backward()
+    first = min(1.0, (logits.exp() / p)[0, 1].item())
+    assert abs(loss.item() + 1.0 + first) < 1e-12
+    assert logits.grad.isfinite().all()
+
+
+def test_the_rule_itself_has_no_gradient() -> None:
+    p, logits = pair(2, 9, seed=2)
+    q = logits.requires_grad_().softmax(-1)
+    assert not TensorPreference.with_replacement(p, q, 2).rate.requires_grad
+    assert not TensorPreference.for_strata(p, stratify(q, 2)).rate.requires_grad
