@@ -19,7 +19,7 @@ SECONDS ?= 60
 BENCH := optimal_plan couplings threads engine_page layer_sweep recording decoding
 EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
   trained_drafters invariance second_drafter second_drafter_trees lossy_rules lossy_texts audit_faults \
-  spectr_paths spechub_depths sequence_optimum layerwise_optimum adaptive_trees lp_scaling
+  spectr_paths spechub_depths sequence_optimum layerwise_optimum adaptive_trees node_weights lp_scaling
 
 .PHONY: help setup demo test test-slow fuzz bench experiments figures lint format docs paper clean clean-all
 
