@@ -114,12 +114,12 @@ WIDE = 500
 
 
 class Figures(SphinxTransform):
-    """Show ``name-dark.svg`` in place of ``name.svg`` where the reader's page is dark, and class by width."""
+    """Show ``name-dark.svg`` in place of ``name.svg`` on dark pages, and mark wide figures."""
 
     default_priority = 200
 
     def apply(self, **_):
-        """Put the twin behind each figure, the pictures that have one."""
+        """Add the dark version after each picture that has one."""
         folder = Path(self.env.doc2path(self.env.docname)).parent
         for light in list(self.document.findall(nodes.image)):
             uri = light["uri"].replace(".svg", "-dark.svg")

@@ -1,7 +1,7 @@
 """Formulas as MathML, which browsers draw without a script and without a network.
 
-latex2mathml does the work. What it leaves to the browser to guess is mended here, and what it does not
-know is an error.
+latex2mathml converts them. This module corrects the spaces, sizes and limits that it leaves to the browser. A
+command that latex2mathml does not know is an error.
 """
 
 import unicodedata
@@ -85,14 +85,14 @@ def _mend_fence(part: ElementTree.Element) -> ElementTree.Element:
 
 
 def _base(part: ElementTree.Element | None) -> ElementTree.Element | None:
-    """What a part of a row is without its scripts."""
+    """The part of a row without its sub- and superscripts."""
     while part is not None and part.tag in SCRIPTED:
         part = part[0]
     return part
 
 
 def _mend_sign(before: ElementTree.Element | None, part: ElementTree.Element) -> None:
-    """Set a sign without a left side as the sign of what follows."""
+    """Set a plus or minus without a left operand as a prefix operator."""
     alone = before is None or (before.tag == "mo" and before.text in BEFORE_SIGN)
     if alone and part.tag == "mo" and part.text in {"+", "−"}:
         part.set("form", "prefix")
@@ -103,7 +103,7 @@ def _mend_function(
     part: ElementTree.Element,
     after: ElementTree.Element | None,
 ) -> None:
-    """Give the name of a function the spaces of TeX, and its limits their place."""
+    """Space the name of a function as TeX does, and put its limits below it."""
     name = _base(part)
     word = (name.text or "").removeprefix("\\")
     if word not in FUNCTIONS:

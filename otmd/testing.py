@@ -1,4 +1,4 @@
-"""Assertions and hostile inputs for the tests of your own laws, verifiers, tree verifiers and whole steps."""
+"""Assertions and hostile inputs for tests of your own laws, verifiers, tree verifiers and whole steps."""
 
 from __future__ import annotations
 

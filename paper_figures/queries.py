@@ -55,7 +55,7 @@ def by_name(table: pl.DataFrame, of: dict[str, pl.Expr] | Sequence[str]) -> dict
 
 
 def leads(names: Sequence[str], base: str) -> dict[str, pl.Expr]:
-    """A choice less others, by the name of the other."""
+    """A choice minus others, by the name of the other."""
     return {name: pl.col(base) - pl.col(name) for name in names}
 
 
@@ -131,7 +131,7 @@ def vocabulary() -> Numbers:
 
 
 def hopeless() -> Numbers:
-    """Drafts that nobody would use keep the guarantee, and accept nothing where they share nothing."""
+    """Poor drafts keep the guarantee; a draft of disjoint support is never accepted."""
     table = read_quality().filter(law="WithReplacement", verifier="KSequential", quality=0.0)
     floor = 1 - (1 - 1 / 4) ** 4
     kept = (table["rate"] >= floor * table["optimal"] - ROUNDING).all()
@@ -498,7 +498,7 @@ def by_rule(table: pl.DataFrame, value: pl.Expr) -> dict[str, Numbers]:
 
 
 def lossy_waste() -> Numbers:
-    """Lost acceptance of lossy rules at the total variation that they spend."""
+    """Acceptance of lossy rules below the highest at their total variation."""
     table = read("lossy_rules").filter(temperature=1.0, drafts="sampled")
     wasted = pl.col("rate_within_total_variation") - pl.col("rate")
     cells = by_rule(table, wasted)
@@ -654,7 +654,7 @@ def layer_over_others(rivals: Sequence[str]) -> Numbers:
 
 
 def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
-    """The layer rule near temperature 0, and with hopeless drafts."""
+    """The layer rule near temperature 0, and with poor drafts."""
     words = []
     cells = []
     for rival in rivals:

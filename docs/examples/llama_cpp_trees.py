@@ -25,19 +25,19 @@ class Model(llama.LlamaModel):
 
     @property
     def n_vocab(self):
-        """V."""
+        """Size of the vocabulary."""
         return self.get_vocab().n_vocab
 
 
 class Reader:
-    """A model that reads a text, and the nodes of a tree, each in the sequences of its paths."""
+    """A model with its KV cache: it evaluates a text and the nodes of a draft tree."""
 
     def __init__(self, path, paths=PATHS):
         self.paths = paths
         self.model = Model(str(path), llama.LlamaModelParams())
         params = llama.LlamaContextParams()
         params.n_ctx, params.n_threads, params.n_threads_batch = 256, 1, 1
-        # A token may belong to several sequences only if all share one memory.
+        # A token may belong to several sequences only if all share one KV cache.
         params.n_seq_max, params.kv_unified = paths, True
         params.type_k = params.type_v = 0  # GGML_TYPE_F32: probabilities as exact as the oracle's
         self.context = llama.LlamaContext(self.model, params)
@@ -64,7 +64,7 @@ class Reader:
             self.probs[node] = softmax(logits / TEMPERATURE)
 
     def extend(self, emitted, sequence):
-        """Append a step's tokens to the text, and give every sequence what one has read of it."""
+        """Append a step's tokens to the text, and copy the accepted path's sequence to all others."""
         self.text += emitted
         context = self.context
         self.num_read = min(len(self.text) - 1, context.memory_seq_pos_max(sequence) + 1)
@@ -90,7 +90,7 @@ def write(target, draft, prompt, length, rng):
 
 
 def step(target, draft, choices):
-    """Draw paths that part at their first token, read them in one call, and verify all of them at once."""
+    """Draw paths with different first tokens, evaluate them in one call, and verify the tree."""
     law = trees.TokenTree(draft.probs.__getitem__, (PATHS, *[1] * (DEPTH - 1)), otmd.Stratified)
     context = Context(target.probs.__getitem__, law)
     tree = law.draft_tree(context, choices)

@@ -1,4 +1,4 @@
-"""The price of a draft that cannot propose every token: a reduced vocabulary, and another tokenizer.
+"""Acceptance lost by a draft that cannot propose every token: a reduced vocabulary, and another tokenizer.
 
     python -m experiments draft_vocabularies --workers 1
 
@@ -49,7 +49,7 @@ CELL = ("pair", "proposed", "temperature", "law")
 
 
 class Weighed(TranslatedDraft):
-    """A draft with another tokenizer; behind its logits, the log of all its mass at each temperature."""
+    """A draft with another tokenizer; its logits end with the log of its total mass at each temperature."""
 
     def restrict(self, logits: np.ndarray) -> np.ndarray:
         """Logits over the target's tokens, and a column for each temperature."""

@@ -66,9 +66,9 @@ def collect(
         How many levels these paths have.
     trees : str
         Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level; or quota:2x2x2x2, an
-        adaptive tree with these drafts on each level. Also draw a tree of each shape from the draft at some
-        positions, in strata, and store how many tokens layer verification and other rules yield on it, so
-        that `otmd plan` ranks layer verification.
+        adaptive tree with these numbers of drafts, level by level. Also draw a tree of each shape from the
+        draft at some positions, in strata, and store how many tokens layer verification and other rules yield
+        on it, so that `otmd plan` ranks layer verification.
     trees_every : int
         At every so many of a prompt's positions trees are drawn.
     dtype : str

@@ -102,8 +102,8 @@ def decode(
         Tree of this many tokens on the draft's most likely paths, at most --depth long. At temperature 0 the
         default, of 12 tokens.
     quota : int
-        Tree that adapts, with this many drafts from strata on each level, after the nodes where the draft
-        expects most to be accepted.
+        Adaptive tree with this many drafts from strata on each level, at the nodes of the largest estimated
+        acceptance.
     depth : int
         The length of the longest path; 8 for the default tree and for --quota, else 4 unless given.
     rule : str

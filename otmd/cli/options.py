@@ -40,8 +40,8 @@ Draft = Annotated[
     Parameter(
         help="The draft: skip:13,15,17 (the target without these layers), ngram, "
         "ngram:ORDER:FILE, ngram+context (which learns from the text as it is written), or a "
-        "second model, named like the target, whose tokenizer may be another one. +vocab:16000 "
-        "after any of them: it proposes the 16,000 most frequent tokens alone."
+        "second model, named like the target, whose tokenizer may differ. With +vocab:16000 after "
+        "any of them, it proposes only the 16,000 most frequent tokens."
     ),
 ]
 Prompts = Annotated[

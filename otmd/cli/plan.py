@@ -71,7 +71,7 @@ def plan(
     draft_temperature : str
         Comma-separated: which to try for the draft; the target's unless given.
     draft_top_k : int
-        Sampled drafts come from so many of the draft's most likely tokens; 0 keeps all, as does the default.
+        Sampled drafts come from this many most likely tokens of the draft; 0, the default, keeps all.
     latency : Path
         A JSON table of times (docs/plan.md); rows are then ranked by tokens per second.
     measure_latency : Path
@@ -80,11 +80,11 @@ def plan(
         The length of the text that times are for, in tokens; by default 256 to measure, else the table's
         smallest.
     requests : str
-        Comma-separated: for how many concurrent requests to rank; by default one.
+        Comma-separated numbers of concurrent requests, each with its own ranking; by default 1.
     engine : str
-        Rank only what this engine runs: vllm, sglang, tensorrt-llm or llama.cpp.
+        Rank only the rules that this engine runs: vllm, sglang, tensorrt-llm or llama.cpp.
     config : Path
-        Write the engine's options for the best rule there, as JSON.
+        Write the engine's options for the best rule to this file, as JSON.
     """
     from otmd.models import open_dataset
     from otmd.study.planning.plan import make_plan
@@ -144,7 +144,7 @@ def plan(
 def _allowed_rules(
     engine: str | None, config: Path | None, drafting: dict[str, object]
 ) -> tuple[list[str], list[str]]:
-    """The rules that may be named, and the default ones; ``drafting`` has options that engines lack."""
+    """The rules that may be named, and the default ones; ``drafting`` has options refused with --engine."""
     from otmd.engines import ENGINES
     from otmd.study.planning.candidates import CANDIDATES
     from otmd.study.planning.plan import DEFAULT_RULES

@@ -1,4 +1,4 @@
-"""Checks whole steps of an engine, which draw their own drafts, by the tokens that they emit."""
+"""Checks of an engine's whole step, drafting included, by the tokens that it emits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN = 5
 
 
 class Deviation(NamedTuple):
-    """A count, as far from its expectation as this p-value says."""
+    """A count of an event, with the p-value of its deviation from its expectation."""
 
     p_value: float
     event: str
@@ -54,7 +54,7 @@ def assert_step_lossless(
     false_alarm: float = 1e-4,
     rng: RngLike = 0,
 ) -> None:
-    """Fail unless whole steps, which draw their own drafts, emit tokens as the target would.
+    """Fail unless an engine's whole step, drafting included, emits tokens as the target would.
 
     Parameters
     ----------
@@ -69,13 +69,13 @@ def assert_step_lossless(
         The number of tokens of the longest path that is drafted.
     prefixes : sequence of tuple of int
         The text of each request of the batch. By default there is one request, without text. Texts of unequal
-        lengths find faults of padding; several requests, random numbers that they share.
+        lengths reveal padding faults; several requests reveal random numbers that they share.
     num_samples : int
-        How often the step is called.
+        Number of calls of the step.
     false_alarm : float
-        With what probability, at most, lossless steps fail.
+        The largest probability that a lossless step fails.
     rng : int, sequence of int, numpy.random.Generator or None
-        A seed or a generator, which the step is handed. By default the test is the same at every run.
+        A seed or a generator; the step is given the generator. By default every run is the same.
 
     Raises
     ------
@@ -88,12 +88,12 @@ def assert_step_lossless(
 
     Notes
     -----
-    The tokens of a step, continued by the target, are distributed as the target's if and only if this holds
-    after every prefix: given that the step emits another token, the target is its distribution. So each count
-    of a token after a prefix is binomial, and so is each count of two requests' first tokens together. Each
-    has an equal share of ``false_alarm`` (union bound).
+    The tokens of a step, continued by the target, are distributed as the target's if and only if, after every
+    prefix, the next token that the step emits has the target's distribution, given that it emits one. So each
+    count of a token after a prefix is binomial, and so is each count of a pair of first tokens of two
+    requests. Each has an equal share of ``false_alarm`` (union bound).
 
-    Not tested: later tokens of two requests together, successive calls together, and how much is accepted.
+    Not tested: dependence between later tokens of two requests or between calls, and the acceptance rate.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def _after_prefixes(
 def _together(
     target: Model, batch: list[Prefix], emitted: list[list[Prefix]]
 ) -> Iterator[Deviation]:
-    """The two first tokens of each two requests that deviate most from independence."""
+    """The pair of first tokens that deviates most from independence, for every two requests."""
     firsts = np.array([[tokens[0] for tokens in call] for call in emitted])
     probs = [_next_probs("target", target, prefix) for prefix in batch]
     for a, b in combinations(range(len(batch)), 2):

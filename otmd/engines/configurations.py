@@ -1,4 +1,4 @@
-"""Configurations of engines: what a plan says, in the options that an engine reads."""
+"""Configurations of engines: the drafts of a plan, written as the options that an engine reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PlannedDrafts(NamedTuple):
 
     @property
     def rates(self) -> list[float]:
-        """The acceptance with six digits."""
+        """The acceptance, rounded to six decimals."""
         return [round(rate, 6) for rate in self.acceptance]
 
 
@@ -51,8 +51,8 @@ class Engine(NamedTuple):
     rules : dict of str to Any
         Candidates of a plan (:data:`otmd.study.planning.CANDIDATES`), with the options that select them.
     write : callable
-        Options from ``rules[rule]`` and the drafts for each number of concurrent requests: those that run
-        the rule, and those that accept as many drafts at random, by which the engine can be timed.
+        Options from ``rules[rule]`` and the drafts for each number of concurrent requests: ``"run"`` selects
+        the rule; ``"time"``, if the engine has it, accepts drafts at random at the planned rates.
     has_schedule : bool
         Whether the draft length may depend on the number of concurrent requests.
     """
@@ -71,7 +71,13 @@ class Engine(NamedTuple):
         rule : str
             A key of :attr:`rules`.
         schedule : dict of int to PlannedDrafts or None
-            The drafts for each number of concurrent requests; None where the engine shall not draft.
+            The drafts for each number of concurrent requests; None for no drafts.
+
+        Returns
+        -------
+        dict
+            ``"engine"``, ``"read in"`` (the source of the options), ``"rule"``, the options ``"run"`` and, if
+            the engine has synthetic acceptance, ``"time"``.
 
         Raises
         ------
@@ -110,7 +116,7 @@ def _lengths(schedule: Schedule) -> dict[int, int]:
 def _vllm(options: dict[str, str], schedule: Schedule) -> dict[str, Any]:
     """The JSON object of ``--speculative-config``, without ``method`` and ``model``.
 
-    A number of requests stands for itself and those below it, down to the next smaller one.
+    Each range of batch sizes ends at a number of requests, and begins after the next smaller one.
     """
     longest = _longest(schedule)
     length: dict[str, Any] = {"num_speculative_tokens": longest.levels}

@@ -17,7 +17,8 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count, 
 class Independent(DraftLaw):
     """Draft j drawn independently from q_j: g(H) = Π_j q_j(H).
 
-    The distributions may overlap: two drafters, or a token that is certain (a row with a single 1).
+    The distributions may overlap, as those of two drafters do. A row with a single 1 is a
+    deterministic token.
 
     Parameters
     ----------

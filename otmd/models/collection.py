@@ -171,7 +171,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
 def held_out_corpus(
     spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
 ) -> list[list[int]] | None:
-    """Tokens of the built-in prompts that are not among ``prompts``, for a draft that counts; else None."""
+    """Tokens of the built-in prompts not among ``prompts``, for a draft that counts tokens; else None."""
     if not re.fullmatch(r"ngram(:\d+)?(\+context)?|.+\+vocab:\d+", spec):
         return None
     used = {prompt.text for prompt in prompts}

@@ -183,7 +183,7 @@ class RestrictedContinuations(Continuations):
         self._inner = continuations(self._draft.inner, text)
 
     def _shorten(self, texts: list[list[int]]) -> bool:
-        """Forget the end of what was read that does not begin all texts; False if that is all of it."""
+        """Keep the part of what was read that all texts begin with; False if there is none."""
         pairs = zip(*texts, self._read, strict=False)
         shared = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, pairs))
         if 0 < shared < len(self._read):

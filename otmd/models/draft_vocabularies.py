@@ -3,8 +3,8 @@
 A reduced vocabulary spares most of the draft's output layer: FR-Spec keeps the most frequent tokens (Zhao et
 al. 2025, arXiv 2502.14856), EAGLE-3 has a table of them (Li et al. 2025, arXiv 2503.01840). A draft with
 another tokenizer proposes the tokens of both vocabularies: token-level intersection (Timor et al. 2025, arXiv
-2502.05202). Both times draft_probs are the draft's own, restricted to these tokens and renormalised.
-Verification knows them, so it stays lossless.
+2502.05202). In both cases draft_probs are the draft's own, restricted to these tokens and renormalised. The
+verifier is given these probabilities, so it stays lossless.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TranslatedDraft(RestrictedDraft):
 
     It reads the text so far in its own tokens: the target's are decoded, and the text is encoded again. Its
     mass on tokens that are not shared is lost. Where the target's tokens end within a word, the draft reads
-    that part of the word as it would never write it, and its distribution there is worse.
+    that part of the word in tokens that it would not use for the whole word, and is less accurate.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class TranslatedDraft(RestrictedDraft):
         self._beginning = [bos] if begins else []
 
     def read(self, tokens: Sequence[int]) -> list[int]:
-        """The draft's tokens of a text of the target's; ValueError for none, or more than it takes."""
+        """The draft's tokens for a text in the target's; ValueError for none, or more than ``max_length``."""
         text = self.tokenizer.decode(
             [token for token in tokens if token not in self._unread],
             skip_special_tokens=False,

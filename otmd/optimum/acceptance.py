@@ -89,7 +89,7 @@ def optimal_acceptance(
     -----
     Deterministic tokens are in every cut that is not empty. Random drafts from one q are cut along the tokens
     in the order of p/q (Hu et al. 2025, Theorem 6), stratified drafts along that order in each stratum. For
-    independent drafts from other distributions a cut is a half-space, and the search bounds and splits. Other
+    independent drafts from several distributions the cut is a half-space, found by branch and bound. Other
     laws take a maximum flow over their tuples.
 
     Examples

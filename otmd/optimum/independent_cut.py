@@ -3,8 +3,8 @@
 Let x be the vector of all q_r(H*), and c_r the derivative of the product by x_r. The smallest minimiser is
 the half-space H* = {y : p_y < Σ_r c_r q_r(y)} (Theorem 13 of docs/theory.md). Since c increases with x,
 bounds of x decide tokens: those below the plane at the lower bounds are in H*, those above the plane at the
-upper bounds are not. The decided tokens bound x again. The box that is left is halved, unless no subset in
-it can be better than the best one found: in a box, the product is at most a linear function of x.
+upper bounds are not. The decided tokens bound x again. The box that is left is split in two, unless no subset
+in it can be better than the best one found: in a box, the product is at most a linear function of x.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _tightened(box: Box, copies: IntArray) -> Box | None:
 
 
 def _lower_bound(box: Box, copies: IntArray) -> float:
-    """No subset in the box has a smaller p − g."""
+    """Lower bound of p − g over the subsets in the box."""
     low = box.low**copies
     high = box.high**copies
     width = box.high - box.low
@@ -128,7 +128,7 @@ def _lower_bound(box: Box, copies: IntArray) -> float:
 
 
 def _halves(box: Box, copies: IntArray) -> list[Box]:
-    """The box, split in the middle of the distribution whose bounds leave the most of g open."""
+    """The box, split at the middle of the x_r whose range contributes most to the range of g."""
     widest = int(np.argmax((box.high - box.low) * _slopes(box.high, copies)))
     low = box.low.copy()
     high = box.high.copy()

@@ -74,7 +74,7 @@ def recorded(path: str | Path, keep: str = "rows") -> Iterator[None]:
     path, keep
         As for :class:`otmd.audit.Recorder`. The recorder is made when the first token is sampled. Of
         processes that share a model, only the first has one. Engine r > 0 of a data-parallel server
-        writes to ``path`` with ``-r`` behind it.
+        writes to ``path`` with ``-r`` appended.
 
     Yields
     ------

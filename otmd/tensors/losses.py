@@ -3,11 +3,12 @@
 The target's distributions are constants. Every rate is piecewise differentiable in q: a piece is given by the
 tokens beyond the optimal cut, the strata, or the order in which tokens are accepted. Gradients hold these
 fixed, so they are exact inside a piece. The cut of α* is a minimiser: where it is unique, holding it fixed is
-exact (Danskin's theorem); otherwise the result is a one-sided choice. A rate on strata may jump
-where a token changes its stratum; no gradient sees that.
+exact (Danskin's theorem); otherwise the gradient is that of one of the pieces. A rate on strata may jump
+where a token changes its stratum; the gradient does not include the jump.
 
 Where drafts are hardly ever accepted, total variation is flat, and −log of a rate is not. For one draft this
-is −log Σ min(p, q), a loss of Samarin et al. (2026, arXiv 2602.23881); their mixture with KL is not here.
+is −log Σ min(p, q), a loss of Samarin et al. (2026, arXiv 2602.23881); their mixture with KL is not
+implemented.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def acceptance_loss(
     Returns
     -------
     torch.Tensor of float64, shape (…)
-        At most 708, where its gradient is 0: no draft can be accepted.
+        At most 708. It is 708, with gradient 0, where no draft can be accepted.
 
     Raises
     ------
@@ -86,11 +87,24 @@ def acceptance_loss(
 def total_variation_loss(target_probs: Any, draft_logits: Any, validate: bool = True) -> Tensor:
     """Total variation of p and q, which is 1 − α of one draft.
 
-    Parameters and errors are those of :func:`acceptance_loss`.
+    Parameters
+    ----------
+    target_probs : torch.Tensor, shape (…, V)
+        p. It gets no gradient.
+    draft_logits : torch.Tensor, shape (…, V)
+        Logits of q.
+    validate : bool
+        As for :func:`acceptance_loss`.
 
     Returns
     -------
     torch.Tensor of float64, shape (…)
+        From 0 to 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For tensors that :func:`acceptance_loss` refuses.
 
     Examples
     --------
@@ -133,12 +147,18 @@ def tokens_per_step_loss(
     num_drafts : int or sequence of int
         The number of drafts after each node, or after those of each of the L levels, drawn from strata.
     validate : bool
-        As for :func:`acceptance_loss`, for errors as well. A token with p = 0 is a ValueError too.
+        As for :func:`acceptance_loss`.
 
     Returns
     -------
     torch.Tensor of float64, shape (…)
         From −1 − L to −1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for :func:`acceptance_loss`; for a ``num_drafts`` of another length than L and, with ``validate``,
+        for a token with p = 0.
 
     Examples
     --------

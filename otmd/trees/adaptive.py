@@ -1,7 +1,7 @@
-"""Laws of sampled trees that adapt: what was drawn so far decides where drafts are drawn next.
+"""Laws of sampled trees that adapt: the drafts drawn so far determine where the next ones are drawn.
 
-EAGLE-2 (Li et al. 2024) adapts trees of deterministic drafts. Here drafts are random, so they are accepted as
-often at temperature 1. ``docs/theory_trees.md`` proves which trees are lossless with which verifier.
+EAGLE-2 (Li et al. 2024) adapts trees of deterministic drafts. Here drafts are sampled.
+``docs/theory_trees.md`` proves which trees are lossless with which verifier.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Leaf(NamedTuple):
         return int(np.count_nonzero(self.draft_probs))
 
     def gains(self, most: int) -> FloatArray:
-        """Increase of the total reach of the drafts by each of the first ``most`` of them, shape (most,)."""
+        """Increase of the children's expected reach by each of the first ``most`` drafts, shape (most,)."""
         spread = 1.0 - float(self.draft_probs @ self.draft_probs)
         counts = np.arange(1, most + 1)
         gains = self.reach * np.diff(1.0 - spread / (counts + _MORE), prepend=0.0)
@@ -120,17 +120,17 @@ class _GrownLaw(TreeLaw):
 
 
 class AdaptiveTree(_GrownLaw):
-    """A tree with so many drafts on each level, where they are expected to be accepted most often.
+    """Sampled tree with a quota of drafts for each level, at the nodes of the largest estimated acceptance.
 
     The *reach* of a node estimates the probability that the accepted path ends at it or below. It is 1 at the
     root. Let u have the reach r and n drafts, q be the draft distribution after u, and π(y) the probability
-    that y is drafted. The reach of a drafted child is r q(y)/π(y) [1 − (1 − q(y))/(n + 3/2)]. So in the mean
-    the children have the reach r [1 − (1 − Σ q²)/(n + 3/2)] together. Drafts of a level go, one after
-    another, to the node where this grows most.
+    that y is drafted. The reach of a drafted child is r q(y)/π(y) [1 − (1 − q(y))/(n + 3/2)]. So the
+    expected sum over the children is r [1 − (1 − Σ q²)/(n + 3/2)]. The drafts of a level are assigned one
+    after another, each to the node where this sum grows most.
 
-    What is drawn on a level follows from all drafts above it, and from q after its nodes. So
+    The drafts above a level, and q after its nodes, determine the slots of the level. So
     :class:`LayerVerification` and :class:`SubtreeVerification` are lossless; the estimate affects the tokens
-    per step alone. A level has at most as many nodes as its quota, so shapes are static for an engine.
+    per step alone. A level has at most as many nodes as its quota, so an engine can use static shapes.
 
     Parameters
     ----------
@@ -189,6 +189,11 @@ class AdaptiveTree(_GrownLaw):
             The nodes of the level, whose prefixes say all that was drafted directly above.
         quota : int
             The most drafts on the level.
+
+        Returns
+        -------
+        dict of tuple of int to int
+            The number of drafts by prefix, at most ``quota`` in all.
         """
         gains = np.concatenate([leaf.gains(quota) for leaf in leaves.values()])
         largest = np.argsort(-gains, kind="stable")[:quota]
@@ -212,11 +217,12 @@ class AdaptiveTree(_GrownLaw):
 
 
 class BestFirstTree(_GrownLaw):
-    """A tree that grows at the leaf of the largest reach, see :class:`AdaptiveTree`, until it has its drafts.
+    """Sampled tree, expanded at the leaf of the largest reach until its budget is spent.
 
-    Whether something is drawn after a node depends on drafts of deeper levels, too. So
-    :class:`LayerVerification` would not be lossless, and refuses; :class:`SubtreeVerification` and
-    :class:`TokenLevel` are. Drafting takes a call of the draft model for each node.
+    :class:`AdaptiveTree` defines the reach. Whether drafts are drawn after a node depends on drafts of deeper
+    levels, too. So :class:`LayerVerification` would not be lossless, and refuses it;
+    :class:`SubtreeVerification` and :class:`TokenLevel` are lossless. Drafting takes a call of the draft
+    model for each node.
 
     Parameters
     ----------
@@ -224,7 +230,7 @@ class BestFirstTree(_GrownLaw):
         Takes a prefix and returns the draft distribution (V,).
     budget, depth, width : int
         The number of drafts of the tree, the length of its longest path, and the number of drafts after a
-        node; each at least 1. The last node may have fewer, and so has one after which fewer tokens have
+        node; each at least 1. The last node may have fewer, as has a node after which fewer tokens have
         mass.
     law : callable
         As for :class:`AdaptiveTree`.

@@ -81,7 +81,7 @@ def read_latency(path: Path, context: int | None = None, requests: int = 1) -> L
     number is for one request.
 
     It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, times that
-    are no positive numbers, or more requests than it has times for.
+    are no positive numbers, or a number of requests outside the range of the table.
     """
     try:
         content = parse_json(path.read_text("utf-8"))

@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     Attributes
     ----------
     rankings : list of Ranking
-        One, or with times one for each number of concurrent requests.
+        With times, one for each number of concurrent requests; else a single one.
     said : list of str
         The advice in sentences, the decision first.
     about : dict of str to str
@@ -74,7 +74,7 @@ class Plan(NamedTuple):
         return plan | {"about": self.about}
 
     def configuration(self, engine: str) -> dict[str, Any]:
-        """The configuration of an engine: the rule that is best for the fewest requests, if it runs it.
+        """The configuration of an engine for the rule that is best for the fewest requests.
 
         Parameters
         ----------
@@ -139,10 +139,10 @@ def make_plan(
     draft_temperatures : sequence of float
         The draft's temperatures to try; by default the target's, or 1 if that is 0.
     draft_top_k : int, optional
-        Sampled drafts come from so many of the draft's most likely tokens.
+        Sampled drafts come from this many most likely tokens of the draft.
     plain_draft : bool
-        Whether drafts are sampled at the temperature of the texts alone, as engines do: without their cuts,
-        and as the argmax at 0.
+        Whether drafts are sampled as engines sample them: at the temperature of the texts, without top-k,
+        top-p and min-p; at temperature 0 the argmax.
     latency : Latency or sequence of Latency, optional
         Times; with them rows are ranked by tokens per second of a request. One ranking for each; the advice
         is that of the first.

@@ -107,7 +107,7 @@ class Row(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best choice of each rule within each budget, best first, with the times they rest on.
+    """The best choice of each rule within each budget, best first, with the times that were used.
 
     Attributes
     ----------
