@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from otmd import __version__
 from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
-from otmd.probabilities import Processing, validate_count, validate_counts
+from otmd.probabilities import Processing, validate_count, validate_counts, wrong
 from otmd.study.planning.advice import advice, temperatures_of
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
@@ -84,8 +84,10 @@ class Plan(NamedTuple):
         Raises
         ------
         ValueError
-            As for :meth:`otmd.engines.Engine.configuration`.
+            For another engine, and as :meth:`otmd.engines.Engine.configuration`.
         """
+        if engine not in ENGINES:
+            raise wrong("engine", repr(engine), f"one of {', '.join(ENGINES)}")
         fewest = min(self.rankings, key=lambda ranking: ranking.requests)
         rule = max(fewest.rows, key=lambda row: row.fitted).rule
         schedule = {ranking.requests: ranking.drafts(rule) for ranking in self.rankings}

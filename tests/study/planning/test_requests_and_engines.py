@@ -125,6 +125,8 @@ def test_nothing_is_written_where_drafts_do_not_pay(dump, tmp_path):
     assert plan.said[0].startswith("Do not draft")
     with pytest.raises(ValueError, match="a plan that does not draft"):
         plan.configuration("vllm")
+    with pytest.raises(ValueError, match=r"engine: got 'vLLM', expected one of vllm"):
+        plan.configuration("vLLM")
 
 
 def test_trees_of_most_likely_paths_for_sglang(dump, tmp_path):
