@@ -285,3 +285,12 @@ def test_it_needs_no_pytest_and_is_reached_lazily():
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
     assert {"audit", "testing"} <= set(dir(otmd))
+
+
+def test_steps_of_too_many_counts_and_texts_of_no_tokens_are_named() -> None:
+    model = otmd.testing.TableModel([np.full(256, 1 / 256)])
+    arguments = (lambda *_: [[0]], model, model)
+    with pytest.raises(ValueError, match="depth: got 128 with 256 tokens"):
+        otmd.testing.assert_step_lossless(*arguments, depth=128, num_samples=1)
+    with pytest.raises(TypeError, match="prefixes"):
+        otmd.testing.assert_step_lossless(*arguments, depth=1, prefixes=(1,), num_samples=1)

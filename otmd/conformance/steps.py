@@ -27,6 +27,8 @@ from otmd.trees.base import Model, Prefix
 Step = Callable[[Model, Model, list[Prefix], np.random.Generator], Sequence[ArrayLike]]
 """From target, draft, the prefix of each request and a generator to the tokens that each request emits."""
 _SHOWN = 5
+# Each of more counts would have too small a share of the level.
+_MOST_COUNTS = 10**15
 
 
 class Deviation(NamedTuple):
@@ -108,18 +110,22 @@ def assert_step_lossless(
     """
     depth = validate_count("depth", depth, minimum=0)
     level = validate_level(false_alarm)
-    batch = [tuple(prefix) for prefix in prefixes]
+    batch = [_validate_prefix(prefix) for prefix in prefixes]
     if not batch:
         raise wrong("prefixes", "none", "at least one")
     size = _next_probs("target", target, batch[0]).size
     _next_probs("draft", draft, batch[0], size)
+    num_counts = len(batch) * sum(size**d for d in range(1, depth + 2))
+    num_counts += len(batch) * (len(batch) - 1) // 2 * size**2
+    if num_counts > _MOST_COUNTS:
+        raise wrong(
+            "depth", f"{depth} with {size} tokens", f"at most {_MOST_COUNTS:g} counts of tokens"
+        )
     generator = validate_rng(rng)
     emitted = [
         _validate_emitted(step(target, draft, [*batch], generator), len(batch), depth, size)
         for _ in range(validate_count("num_samples", num_samples))
     ]
-    num_counts = len(batch) * sum(size**d for d in range(1, depth + 2))
-    num_counts += len(batch) * (len(batch) - 1) // 2 * size**2
     alarm = level / num_counts
     worst = sorted(x for x in _after_prefixes(target, batch, emitted, size) if x.p_value <= alarm)
     if not worst:
@@ -128,6 +134,12 @@ def assert_step_lossless(
     if worst:
         head = f"not lossless (alarm at {alarm:.1e}: {level:.0e} for all {num_counts} counts)"
         raise AssertionError("\n  ".join([head, *map(str, worst[:_SHOWN])]))
+
+
+def _validate_prefix(prefix: object) -> Prefix:
+    if not isinstance(prefix, (tuple, list)):
+        raise wrong_type("prefixes", prefix, "tuples of token ids")
+    return tuple(prefix)
 
 
 def _next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None) -> FloatArray:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from otmd.probabilities import wrong
+import numpy as np
+
+from otmd.probabilities import validate_count, wrong
 
 
 class PlannedDrafts(NamedTuple):
@@ -62,6 +64,7 @@ class Engine(NamedTuple):
     rules: dict[str, Any]
     write: Callable[[Any, Schedule], dict[str, Any]]
     has_schedule: bool = False
+    has_trees: bool = False
 
     def configuration(self, rule: str, schedule: Schedule) -> dict[str, Any]:
         """The configuration of the engine for a rule, as ``json.dumps`` takes it.
@@ -94,13 +97,32 @@ class Engine(NamedTuple):
         """
         if rule not in self.rules:
             raise wrong("rule", repr(rule), f"one that {self.title} runs: {', '.join(self.rules)}")
+        for number, drafts in schedule.items():
+            validate_count("requests", number, minimum=1)
+            if drafts is not None:
+                _validate_drafts(drafts)
         if not any(schedule.values()):
             raise wrong("drafts", "a plan that does not draft", "drafts to configure")
         if len(schedule) > 1 and not self.has_schedule:
             numbers = ", ".join(map(str, schedule))
             raise wrong("requests", numbers, f"one number: {self.title} has one draft length")
+        widest = max(drafts.width for drafts in schedule.values() if drafts)
+        if widest > 1 and not self.has_trees:
+            raise wrong(
+                "drafts", f"{widest} paths", f"a chain: {self.title} is configured for chains"
+            )
+        schedule = {int(number): drafts for number, drafts in schedule.items()}
         written = self.write(self.rules[rule], schedule)
         return {"engine": self.title, "read in": self.source, "rule": rule, **written}
+
+
+def _validate_drafts(drafts: PlannedDrafts) -> None:
+    levels = validate_count("levels", drafts.levels, minimum=1)
+    rates = np.array([1.0, *drafts.acceptance, 0.0])
+    # NaN is not in order.
+    if len(drafts.acceptance) != levels or not (np.diff(rates) <= 0.0).all():
+        expected = f"{levels} probabilities in descending order, one for each level"
+        raise wrong("acceptance", drafts.acceptance, expected)
 
 
 def _longest(schedule: Schedule) -> PlannedDrafts:
@@ -206,6 +228,7 @@ ENGINES = {
             "most-likely": [],
         },
         _sglang,
+        has_trees=True,
     ),
     "tensorrt-llm": Engine(
         "TensorRT-LLM",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from otmd.models.language_models import LanguageModel
-from otmd.probabilities import IntArray, validate_count, wrong
+from otmd.probabilities import IntArray, validate_count, wrong, wrong_type
 
 if TYPE_CHECKING:
     from otmd.models.draft_models import Draft
@@ -44,14 +44,18 @@ class RestrictedDraft:
     Raises
     ------
     ValueError
-        If there are no tokens, or tokens that repeat or are not in the vocabulary.
+        If there are no tokens, or tokens that repeat or are not in the vocabulary; TypeError unless they are
+        integers.
     """
 
     def __init__(self, inner: Draft, tokens: Sequence[int] | IntArray) -> None:
         self.inner = inner
         self.tokenizer = inner.tokenizer
         self.vocab_size = max(self.tokenizer.get_vocab().values()) + 1
-        self.tokens = np.asarray(tokens, dtype=np.int64)
+        self.tokens = np.asarray(tokens)
+        if self.tokens.ndim != 1 or (self.tokens.size and self.tokens.dtype.kind not in "iu"):
+            raise wrong_type("tokens", tokens, "token ids, shape (K,)")
+        self.tokens = self.tokens.astype(np.int64)
         self.columns = self.tokens
         self.max_length = inner.max_length
         self.name = f"{inner.name}+vocab:{self.tokens.size}"

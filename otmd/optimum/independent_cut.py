@@ -3,8 +3,8 @@
 Let x be the vector of all q_r(H*), and c_r the derivative of the product by x_r. The smallest minimiser is
 the half-space H* = {y : p_y < Σ_r c_r q_r(y)} (Theorem 13 of docs/theory.md). Since c increases with x,
 bounds of x decide tokens: those below the plane at the lower bounds are in H*, those above the plane at the
-upper bounds are not. The decided tokens bound x again. The box that is left is split in two, unless no subset
-in it can be better than the best one found: in a box, the product is at most a linear function of x.
+upper bounds are not. The decided tokens bound x again. The box that is left is split in two, unless no
+subset in it can be better than the best one found: in a box, the product is at most a linear function of x.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]
             subset[:] = False
             subset[np.concatenate([*box.inside, box.tokens[below]])] = True
         if box.tokens.size and _lower_bound(box, copies) < value - SLACK:
-            boxes += _halves(box, copies)
+            boxes += _parts(box, copies)
     return subset, value
 
 
@@ -127,10 +127,34 @@ def _lower_bound(box: Box, copies: IntArray) -> float:
     return float(max(bounds))
 
 
-def _halves(box: Box, copies: IntArray) -> list[Box]:
-    """The box, split at the middle of the x_r whose range contributes most to the range of g."""
-    widest = int(np.argmax((box.high - box.low) * _slopes(box.high, copies)))
+def _parts(box: Box, copies: IntArray) -> list[Box]:
+    """The box in two: without and with a token that is wider than the box; else in halves.
+
+    The halves are those of the distribution whose bounds leave the most of g open. Halving alone would not
+    end where x(H) jumps over a box, which may then be as narrow as rounding allows.
+    """
+    width = box.high - box.low
+    widest = int(np.argmax(width * _slopes(box.high, copies)))
+    middle = 0.5 * (box.low[widest] + box.high[widest])
+    if (box.draft > width[:, None]).any() or not box.low[widest] < middle < box.high[widest]:
+        return _without_and_with(box, int(np.argmax(box.draft.max(axis=0))))
     low = box.low.copy()
     high = box.high.copy()
-    low[widest] = high[widest] = 0.5 * (box.low[widest] + box.high[widest])
+    low[widest] = high[widest] = middle
     return [box._replace(low=low), box._replace(high=high)]
+
+
+def _without_and_with(box: Box, index: int) -> list[Box]:
+    """The subsets without and with an undecided token, and all tokens on the same side of every plane."""
+    columns = np.vstack([box.target, box.draft])
+    columns /= columns.sum(axis=0)
+    chosen = np.isclose(columns, columns[:, [index]], rtol=1e-12, atol=0.0).all(axis=0)
+    left = box._replace(
+        tokens=box.tokens[~chosen], target=box.target[~chosen], draft=box.draft[:, ~chosen]
+    )
+    taken = left._replace(
+        inside=(*box.inside, box.tokens[chosen]),
+        target_inside=box.target_inside + box.target[chosen].sum(),
+        draft_inside=box.draft_inside + box.draft[:, chosen].sum(axis=1),
+    )
+    return [taken, left]

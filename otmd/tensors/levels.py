@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from otmd.probabilities import validate_count, wrong
+from otmd.probabilities import validate_count, wrong, wrong_type
 from otmd.tensors.probabilities import are_distributions, check_tensor, refuse_rows
 
 
@@ -140,7 +140,9 @@ def _draw_from_strata(
 
 
 def check_indices(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    """Raise ValueError unless ``value`` holds int64 of this shape on this device."""
+    """Raise ValueError unless ``value`` holds int64 of this shape on this device, TypeError for no tensor."""
+    if not isinstance(value, Tensor):
+        raise wrong_type(name, value, "a torch.Tensor")
     if value.shape != shape or value.dtype != torch.int64:
         given = f"{value.dtype} of shape {tuple(value.shape)}"
         raise wrong(name, given, f"torch.int64 of shape {shape}")

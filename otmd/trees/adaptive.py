@@ -188,16 +188,17 @@ class AdaptiveTree(_GrownLaw):
         leaves : mapping of tuple of int to Leaf
             The nodes of the level, whose prefixes say all that was drafted directly above.
         quota : int
-            The most drafts on the level.
+            The most drafts on the level; more, or drafts after other nodes, are a ValueError.
 
         Returns
         -------
         dict of tuple of int to int
             The number of drafts by prefix, at most ``quota`` in all.
         """
-        gains = np.concatenate([leaf.gains(quota) for leaf in leaves.values()])
+        most = min(quota, max(leaf.num_tokens for leaf in leaves.values()))
+        gains = np.concatenate([leaf.gains(most) for leaf in leaves.values()])
         largest = np.argsort(-gains, kind="stable")[:quota]
-        chosen = largest[gains[largest] > self.price] // quota
+        chosen = largest[gains[largest] > self.price] // most
         counts = np.bincount(chosen, minlength=len(leaves))
         return dict(zip(leaves, counts.tolist(), strict=True))
 
@@ -210,10 +211,23 @@ class AdaptiveTree(_GrownLaw):
             yield list(level)
             leaves = {prefix: tree.leaf(prefix, reach) for prefix, reach in level.items()}
             level = {}
-            for prefix, count in self.num_drafts(leaves, quota).items():
+            counts = self.num_drafts(leaves, quota)
+            _validate_counts(counts, leaves, quota)
+            for prefix, count in counts.items():
                 if count:
                     node = tree.draw(prefix, count)
                     level |= leaves[prefix].reaches_below(prefix, node)
+
+
+def _validate_counts(
+    counts: Mapping[Prefix, int], leaves: Mapping[Prefix, Leaf], quota: int
+) -> None:
+    for prefix, count in counts.items():
+        if prefix not in leaves:
+            raise wrong("num_drafts", prefix, "a node of the level")
+        validate_count("num_drafts", count, minimum=0)
+    if sum(counts.values()) > quota:
+        raise wrong("num_drafts", sum(counts.values()), f"at most {quota} drafts on the level")
 
 
 class BestFirstTree(_GrownLaw):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from otmd.engines import ENGINES, PlannedDrafts
@@ -96,3 +97,27 @@ def test_every_rule_of_an_engine_can_be_planned_and_written(name):
 def test_what_an_engine_cannot_do_is_refused(name, rule, schedule, said):
     with pytest.raises(ValueError, match=said):
         ENGINES[name].configuration(rule, schedule)
+
+
+TWO = PlannedDrafts(levels=2, tokens=2, width=1, acceptance=(0.7, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("engine", "schedule", "message"),
+    [
+        ("vllm", {0: TWO}, "requests"),
+        ("vllm", {1: TWO._replace(levels=0, acceptance=())}, "levels"),
+        ("vllm", {1: TWO._replace(acceptance=(0.7,))}, "acceptance"),
+        ("vllm", {1: TWO._replace(acceptance=(0.5, 0.7))}, "acceptance"),
+        ("sglang", {1: TWO._replace(acceptance=(float("nan"), 0.5))}, "acceptance"),
+        ("llama.cpp", {1: TWO._replace(width=3, tokens=6)}, "configured for chains"),
+    ],
+)
+def test_drafts_that_no_engine_has_are_refused(engine: str, schedule, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ENGINES[engine].configuration("one-hot", schedule)
+
+
+def test_numbers_of_requests_of_numpy_are_written() -> None:
+    schedule = {np.int64(1): TWO, np.int64(8): None}
+    assert json.loads(json.dumps(ENGINES["vllm"].configuration("one-hot", schedule)))

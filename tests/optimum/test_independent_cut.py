@@ -10,6 +10,7 @@ import strategies
 
 import otmd
 from otmd.laws import Slots
+from otmd.optimum import independent_cut as cut_module
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
@@ -47,6 +48,43 @@ def random_positions(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def test_against_all_subsets() -> None:
     for p, rows in random_positions(600):
+        subset, value = independent_cut(p, Slots.overlapping(rows))
+        assert abs(value - least_of_all_subsets(p, rows)) < 1e-12
+        assert abs(value - value_of(p, rows, subset)) < 1e-12
+
+
+def weights_with_ties(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """p and q_j uniform on random sets of tokens, or of small integer weights."""
+    rng = np.random.default_rng(1)
+    for i in range(count):
+        shape = rng.integers(1, 5), rng.integers(2, 12)
+        most = 2 if i % 2 else 5
+        rows = rng.integers(most, size=shape) + 1e-9 * (i % 3 == 0) * rng.random(shape)
+        rows[np.arange(shape[0]), rng.integers(shape[1], size=shape[0])] += 1.0
+        weights = rng.integers(most, size=shape[1]) + 1e-300
+        p = rng.dirichlet(np.ones(shape[1])) if i % 5 == 0 else weights / weights.sum()
+        yield p, rows / rows.sum(axis=1, keepdims=True)
+
+
+def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halving alone does not: a box between two reachable values of q(H) shrinks to rounding."""
+    boxes = 0
+
+    def counted(box, copies):
+        nonlocal boxes
+        boxes += 1
+        assert boxes < 1000
+        return tightened(box, copies)
+
+    tightened = cut_module._tightened
+    monkeypatch.setattr(cut_module, "_tightened", counted)
+    known = [
+        ([0, 0.25, 0.75], [[0.5, 0, 0.5], [0.5, 0.5, 0], [0, 0.5, 0.5]]),
+        ([0.2, 0.4, 0.4, 0], [[0, 0.5, 0.5, 0], [1 / 3, 0, 1 / 3, 1 / 3]]),
+    ]
+    cases = [(np.array(p), np.array(rows)) for p, rows in known]
+    for p, rows in [*cases, *weights_with_ties(1000)]:
+        boxes = 0
         subset, value = independent_cut(p, Slots.overlapping(rows))
         assert abs(value - least_of_all_subsets(p, rows)) < 1e-12
         assert abs(value - value_of(p, rows, subset)) < 1e-12

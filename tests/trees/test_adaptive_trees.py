@@ -52,7 +52,7 @@ def trees(draft: TableModel) -> dict[str, TreeLaw]:
         "quotas": AdaptiveTree(draft, (1, 2, 2) if deep else (2, 3)),
         "price": AdaptiveTree(draft, (3, 3), price=0.08),
         "equal slots": AdaptiveTree(draft, (2, 2), law=otmd.WithReplacement),
-        "looks at all": LooksAtAll(draft, (2, 4, 2) if deep else (2, 4)),
+        "looks at all": LooksAtAll(draft, (2, 4, 8) if deep else (2, 4)),
         "best first": BestFirstTree(draft, 4, 3),
     }
 
@@ -173,3 +173,17 @@ def test_best_first_growth_is_refused() -> None:
 def test_bad_values_are_named(make, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make(model_pair("any", 0)[1])
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [({(): 3}, "at most 2 drafts"), ({(9,): 1}, "a node of the level"), ({(): -1}, "num_drafts")],
+)
+def test_a_policy_keeps_to_its_level(counts, message: str) -> None:
+    class Policy(AdaptiveTree):
+        def num_drafts(self, leaves, quota):
+            return counts
+
+    target, draft = model_pair("any", 1)
+    with pytest.raises(ValueError, match=message):
+        SubtreeVerification().step(target, Policy(draft, (2,)), rng=0)
