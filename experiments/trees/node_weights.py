@@ -7,7 +7,7 @@ An adaptive tree gives each level's drafts to the nodes of the largest reach, an
 that the accepted path ends at them or below. Given the drafts above, the layer rule's score of a node is that
 probability. So an oracle takes the scores. The fitted estimate is the formula's reach times exp(β·x), x being
 ``FEATURES``, by Poisson regression of the scores of the formula's trees on half of each domain's prompts, at
-the default draft. The other half is measured, at this draft and at ``OTHER``. All trees have eight levels.
+the default draft. The held-out half is measured, at this draft and at ``OTHER``. All trees have eight levels.
 The layer rule decides. Intervals are 95%, over prompts; ``recovered`` is the fitted estimate's gain in units
 of the oracle's.
 """

@@ -1,4 +1,4 @@
-"""The fitted reach, on small models: what β = 0 and the oracle do, and that β is found again."""
+"""The fitted reach, on small models: what β = 0 and the oracle do, and that a fit recovers β."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_the_oracle_yields_more_on_average() -> None:
     assert means[1] > means[0] + 0.02
 
 
-def test_beta_is_found_again() -> None:
+def test_a_fit_recovers_beta() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(20_000, len(FEATURES)))
     features[:, 0] = 1.0
     beta = rng.normal(size=len(FEATURES)) / 5
     offset = features[:, FEATURES.index("log reach")]
     scores = np.exp(offset + features @ beta) * rng.gamma(4.0, 0.25, len(features))
-    found = fitted(np.column_stack([features, scores]))
-    np.testing.assert_allclose(found, beta, atol=0.05)
+    estimate = fitted(np.column_stack([features, scores]))
+    np.testing.assert_allclose(estimate, beta, atol=0.05)
