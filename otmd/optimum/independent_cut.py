@@ -149,12 +149,12 @@ def _without_and_with(box: Box, index: int) -> list[Box]:
     columns = np.vstack([box.target, box.draft])
     columns /= columns.sum(axis=0)
     chosen = np.isclose(columns, columns[:, [index]], rtol=1e-12, atol=0.0).all(axis=0)
-    left = box._replace(
+    without = box._replace(
         tokens=box.tokens[~chosen], target=box.target[~chosen], draft=box.draft[:, ~chosen]
     )
-    taken = left._replace(
+    included = without._replace(
         inside=(*box.inside, box.tokens[chosen]),
         target_inside=box.target_inside + box.target[chosen].sum(),
         draft_inside=box.draft_inside + box.draft[:, chosen].sum(axis=1),
     )
-    return [taken, left]
+    return [included, without]
