@@ -203,7 +203,13 @@ class AdaptiveTree(_GrownLaw):
         return dict(zip(leaves, counts.tolist(), strict=True))
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
-        """Draw a tree level by level."""
+        """Draw a tree level by level.
+
+        Yields
+        ------
+        list of tuple of int
+            The nodes of a level, before drafts are drawn after them.
+        """
         level: dict[Prefix, float] = {(): 1.0}
         for quota in self.quotas:
             if not level:
@@ -277,7 +283,13 @@ class BestFirstTree(_GrownLaw):
         return f"BestFirstTree(budget={self.budget}, depth={self.depth}, width={self.width})"
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
-        """Draw a tree node by node."""
+        """Draw a tree node by node.
+
+        Yields
+        ------
+        list of tuple of int
+            One node, before drafts are drawn after it.
+        """
         reaches: dict[Prefix, float] = {(): 1.0}
         left = self.budget
         while left and reaches:
