@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.stats import t as student_t
 
 import otmd
 from experiments.claims.positions import chosen_prompts, stored, texts_of
+from experiments.estimates import interval
 from experiments.runner import run, show
 from otmd.probabilities import FloatArray
+from otmd.study import jackknife
 
 NGRAM = "ngram:3+context"
 LAWS = ("sampled", "most_likely")
@@ -68,8 +69,8 @@ def gains(table: pl.DataFrame) -> pl.DataFrame:
         for law in LAWS:
             for kind in ("", "_optimum"):
                 gain = 100 * (of_cell[law + kind] - of_cell["strata" + kind]).to_numpy()
-                margin = student_t.ppf(0.975, gain.size - 1) * gain.std(ddof=1) / gain.size**0.5
-                row[law + kind] = f"{gain.mean():+.1f} ± {margin:.1f}"
+                without = jackknife.left_out(gain, np.ones(gain.size))
+                row[law + kind] = interval(float(gain.mean()), without, "+.1f")
         rows.append(row)
     return pl.DataFrame(rows)
 

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.stats import t as student_t
 
 import otmd
 from experiments.claims.positions import LAYERS, chosen_prompts
 from experiments.claims.tree_estimates import expected_tokens
 from experiments.claims.whole_trees import (
-    APART,
     DEPTH,
     STARTS,
     TEMPERATURES,
     Reader,
+    readers_along,
     sampled,
 )
+from experiments.estimates import interval
 from experiments.runner import run, show
 from experiments.texts import after_prompt, load_models
 from otmd import Processing
@@ -38,6 +38,7 @@ from otmd.laws.base import draw_tokens
 from otmd.models import Draft, LanguageModel
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray, IntArray
+from otmd.study import jackknife
 from otmd.trees import LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Context, Distribution, Model
 from otmd.trees.random_choices import Sampled
@@ -73,7 +74,7 @@ class TwoDrafters(TreeLaw):
         return tuple(j for j, drawn in pairs if drawn == token), (*prefix, token)
 
 
-class SameDrafts(Sampled):
+class SameTokens(Sampled):
     """Draws the same token wherever a draft has the same distribution, so that trees have it in common."""
 
     def __init__(self, seed: int) -> None:
@@ -107,7 +108,7 @@ def position_tokens(
         "strata": TokenTree(draft, (2, *[1] * (DEPTH - 1)), otmd.Stratified),
         "ngram": TwoDrafters(draft, ngram, DEPTH),
     }
-    choices = SameDrafts(int(rng.integers(2**32)))
+    choices = SameTokens(int(rng.integers(2**32)))
     tokens = {}
     for name, law in laws.items():
         context = Context(target, law)
@@ -122,27 +123,21 @@ def position_tokens(
 def prompt_rows(rng: np.random.Generator, prompt: int, draft: str) -> Iterator[dict[str, Any]]:
     """Means over the positions of a prompt's texts."""
     models = loaded(draft)
+    target = models[0]
     chosen = chosen_prompts()[prompt]
-    read = partial(after_prompt, target=models[0], prompt=chosen)
-    texts = sampled(read(models[0]), TEMPERATURES, STARTS[-1] + 1, rng)
+    read = partial(after_prompt, target=target, prompt=chosen)
+    texts = sampled(read(target), TEMPERATURES, STARTS[-1] + 1, rng)
     for temperature, text in zip(TEMPERATURES, texts, strict=True):
-        step = Processing(temperature)
-        ends = [i for i, token in enumerate(text) if token in models[0].stop_tokens]
-        starts = [start for start in STARTS if start <= min(ends, default=len(text))]
         following = [read(model) for model in models]
-        rows = []
-        for start in starts:
-            if start:
-                for model in following:
-                    model.extend(text[start - APART : start])
-            readers = [Reader(model, step, models[0].token_count) for model in following]
-            rows.append(position_tokens(readers[0], readers[1], readers[2], rng))
+        steps = [Processing(temperature)] * len(models)
+        along = readers_along(following, text, target.stop_tokens, steps, target.token_count)
+        rows = [position_tokens(*readers, rng=rng) for _, readers in along]
         means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
         yield {"domain": chosen.domain, "temperature": temperature, **means}
 
 
 def gains(table: pl.DataFrame) -> pl.DataFrame:
-    """Mean tokens per step, and what the second path adds to the chain's in per cent, with 95% intervals."""
+    """Mean tokens per step, and what the second path adds in per cent of the chain's, with 95% intervals."""
     rows = []
     keys = ("draft", "temperature")
     for cell, of_cell in table.group_by(*keys, maintain_order=True):
@@ -150,11 +145,9 @@ def gains(table: pl.DataFrame) -> pl.DataFrame:
         chain = of_cell["chain"].to_numpy()
         row["chain"] = float(chain.mean())
         for law in ("strata", "ngram"):
-            ratio = float(of_cell[law].to_numpy().mean() / chain.mean())
-            # The ratio of two means, linearised at each prompt.
-            left = (of_cell[law].to_numpy() - ratio * chain) / chain.mean()
-            margin = student_t.ppf(0.975, left.size - 1) * left.std(ddof=1) / left.size**0.5
-            row[law] = f"{100 * (ratio - 1):+.1f}% ± {100 * margin:.1f}"
+            tokens = of_cell[law].to_numpy()
+            gain = 100 * (float(tokens.sum() / chain.sum()) - 1)
+            row[law] = interval(gain, 100 * (jackknife.left_out(tokens, chain) - 1), "+.1f")
         rows.append(row)
     return pl.DataFrame(rows)
 

@@ -12,7 +12,7 @@ and less variance where the tree decides how much can be accepted.
 
 import gc
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,6 +140,29 @@ class Reader:
         """Read many prefixes in one call of the model."""
         if prefixes:
             self._text.logits(prefixes)
+
+
+def readers_along(
+    models: Sequence[Continuations],
+    text: Sequence[int],
+    stop_tokens: Container[int],
+    steps: Sequence[Processing],
+    vocab_size: int,
+) -> Iterator[tuple[int, list[Reader]]]:
+    """Readers of all models after each of the ``STARTS`` before the text's end, and that start."""
+    ends = [i for i, token in enumerate(text) if token in stop_tokens]
+    read = 0
+    for start in STARTS:
+        if start > min(ends, default=start):
+            return
+        if start:
+            for model in models:
+                model.extend(text[read:start])
+        read = start
+        readers = [
+            Reader(model, step, vocab_size) for model, step in zip(models, steps, strict=True)
+        ]
+        yield start, readers
 
 
 class Growing:
@@ -275,21 +298,19 @@ def prompt_rows(
     read = partial(after_prompt, target=target, prompt=chosen)
     length = STARTS[-1] + DEPTH
     for t, text in zip(temperatures, sampled(read(target), temperatures, length, rng), strict=True):
-        ends = [i for i, token in enumerate(text) if token in target.stop_tokens]
-        texts = read(target), read(drafting)
-        starts = [start for start in STARTS if start <= min(ends, default=length)]
-        rows = []
-        for start in starts:
-            if start:
-                for model in texts:
-                    model.extend(text[start - APART : start])
-            step = Processing(t)
-            readers = [Reader(model, step, target.token_count) for model in texts]
+        models = read(target), read(drafting)
+        steps = [Processing(t)] * 2
+        rows: list[dict[str, Any]] = []
+        number = 0
+        for start, readers in readers_along(
+            models, text, target.stop_tokens, steps, target.token_count
+        ):
             following = text[start : start + DEPTH]
             rows += position_rows(readers[0], readers[1], following, listed, rng)
+            number += 1
         by = pl.DataFrame(rows).group_by("law", "shape", "rule", maintain_order=True)
         sums = by.agg(pl.col("tokens", "on_tree", "on_text").sum())
-        about = {"domain": chosen.domain, "temperature": t, "positions": len(starts)}
+        about = {"domain": chosen.domain, "temperature": t, "positions": number}
         yield from ({**about, **row} for row in sums.to_dicts())
 
 

@@ -23,7 +23,15 @@ import polars as pl
 
 import otmd
 from experiments.claims.tree_estimates import expected_tokens
-from experiments.claims.whole_trees import DEPTH, Growing, Reader, sampled
+from experiments.claims.whole_trees import (
+    DEPTH,
+    STARTS,
+    Growing,
+    Reader,
+    readers_along,
+    sampled,
+)
+from experiments.estimates import interval
 from experiments.runner import markdown, run
 from experiments.texts import after_prompt, load_models
 from otmd import Processing
@@ -47,9 +55,6 @@ from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
 DOMAINS = ("code", "maths", "chat", "prose")
-STARTS = (0, 8, 16)
-"""After how many sampled tokens trees are drawn."""
-
 DRAFT_TOP_K = 1024
 RULES: dict[str, TreeVerifier] = {
     "layer": LayerVerification(),
@@ -110,18 +115,19 @@ def candidates(widths: Sequence[str]) -> Iterator[Candidate]:
 
 
 @cache
-def loaded(draft: str) -> tuple[LanguageModel, Draft]:
-    """The target and a draft."""
-    target, [drafting] = load_models("default", [draft])
-    if isinstance(drafting, LanguageModel):
-        drafting = pack_weights(drafting)
-    return pack_weights(target), drafting
-
-
-@cache
 def chosen_prompts(prompts: int, seed: int) -> dict[str, Prompt]:
     """So many prompts of each domain, by their ids."""
     return {prompt.id: prompt for prompt in load_prompts(DOMAINS, prompts, seed, progress=False)}
+
+
+@cache
+def loaded(draft: str, prompts: int, seed: int) -> tuple[LanguageModel, Draft]:
+    """The target and a draft; an n-gram draft is fitted on texts that are not among the prompts."""
+    chosen = list(chosen_prompts(prompts, seed).values())
+    target, [drafting] = load_models("default", [draft], chosen)
+    if isinstance(drafting, LanguageModel):
+        drafting = pack_weights(drafting)
+    return pack_weights(target), drafting
 
 
 def position_rows(
@@ -151,24 +157,14 @@ def prompt_rows(
     rng: np.random.Generator, prompt: str, draft: str, temperature: float, settings: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Sums over the positions of a text of a prompt, of every candidate and rule."""
-    target, drafting = loaded(draft)
+    target, drafting = loaded(draft, settings["prompts"], settings["seed"])
     chosen = chosen_prompts(settings["prompts"], settings["seed"])[prompt]
     texts = [after_prompt(model, target, chosen) for model in (target, drafting)]
     [text] = sampled(texts[0], [temperature], STARTS[-1], rng)
-    ends = [i for i, token in enumerate(text) if token in target.stop_tokens]
-    starts = [start for start in STARTS if start <= min(ends, default=start)]
-    rows = []
-    read = 0
-    for start in starts:
-        for model in texts if start else ():
-            model.extend(text[read:start])
-        read = start
-        steps = Processing(temperature), Processing(temperature, top_k=DRAFT_TOP_K)
-        reads, drafts = (
-            Reader(model, step, target.token_count)
-            for model, step in zip(texts, steps, strict=True)
-        )
-        rows += position_rows(reads, drafts, list(candidates(settings["widths"])), rng)
+    steps = Processing(temperature), Processing(temperature, top_k=DRAFT_TOP_K)
+    rows: list[dict[str, Any]] = []
+    for _, readers in readers_along(texts, text, target.stop_tokens, steps, target.token_count):
+        rows += position_rows(readers[0], readers[1], list(candidates(settings["widths"])), rng)
         # Contexts refer to themselves, and hold gigabytes.
         gc.collect()
     sums = pl.DataFrame(rows).group_by("kind", "widths", "rule", maintain_order=True)
@@ -185,12 +181,6 @@ def tasks_of(chosen: Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def interval(value: float, without: np.ndarray, digits: int) -> str:
-    """A value and half the length of its 95% interval."""
-    low, high = jackknife.interval(value, without)
-    return f"{value:.{digits}f} ± {(high - low) / 2:.{digits}f}"
-
-
 def as_table(table: pl.DataFrame) -> str:
     """Tokens per step of every tree and rule, and what adaptive trees gain over the fixed ones."""
     lines = []
@@ -205,9 +195,9 @@ def as_table(table: pl.DataFrame) -> str:
         gain = "–"
         if key[2] == ADAPTIVE:
             fixed, fixed_without = means[key[0], key[1], FIXED, key[3]]
-            gain = interval(100 * (mean / fixed - 1), 100 * (without / fixed_without - 1), 1)
+            gain = interval(100 * (mean / fixed - 1), 100 * (without / fixed_without - 1), ".1f")
         drafts = f"{rows['drafts'].to_numpy().sum() / positions.sum():.1f}"
-        lines.append([*map(str, key), drafts, interval(mean, without, 3), gain])
+        lines.append([*map(str, key), drafts, interval(mean, without, ".3f"), gain])
     return markdown([*keys, "drafts", "tokens per step", "gain, %"], lines)
 
 

@@ -24,16 +24,15 @@ import polars as pl
 from scipy.optimize import minimize
 
 from experiments.claims.tree_estimates import expected_tokens
-from experiments.claims.whole_trees import DEPTH, Reader, sampled
+from experiments.claims.whole_trees import DEPTH, STARTS, Reader, readers_along, sampled
+from experiments.estimates import interval
 from experiments.runner import markdown, run
 from experiments.texts import after_prompt, load_models
 from experiments.trees.adaptive_trees import (
     DOMAINS,
     DRAFT_TOP_K,
-    STARTS,
     SameDrafts,
     chosen_prompts,
-    interval,
 )
 from otmd import Processing
 from otmd.models import DEFAULT_DRAFT, Draft, LanguageModel
@@ -132,9 +131,10 @@ class ScoredTree(FittedTree):
 
 
 @cache
-def loaded(draft: str) -> tuple[LanguageModel, Draft, Draft]:
-    """The target, the draft and the n-gram."""
-    target, [drafting, ngram] = load_models("default", [draft, NGRAM])
+def loaded(draft: str, prompts: int, seed: int) -> tuple[LanguageModel, Draft, Draft]:
+    """The target, the draft and the n-gram, which is fitted on texts that are not among the prompts."""
+    chosen = list(chosen_prompts(prompts, seed).values())
+    target, [drafting, ngram] = load_models("default", [draft, NGRAM], chosen)
     assert isinstance(drafting, LanguageModel)
     return pack_weights(target), pack_weights(drafting), ngram
 
@@ -149,24 +149,14 @@ def positions(
     rng: np.random.Generator, prompt: str, draft: str, temperature: float, settings: dict[str, Any]
 ) -> Iterator[tuple[Reader, Reader, Reader, int]]:
     """Readers of the target, the draft and the n-gram after some tokens of a text, and their number."""
-    models = loaded(draft)
+    models = loaded(draft, settings["prompts"], settings["seed"])
+    target = models[0]
     chosen = chosen_prompts(settings["prompts"], settings["seed"])[prompt]
-    texts = [after_prompt(model, models[0], chosen) for model in models]
+    texts = [after_prompt(model, target, chosen) for model in models]
     [text] = sampled(texts[0], [temperature], STARTS[-1], rng)
-    ends = [i for i, token in enumerate(text) if token in models[0].stop_tokens]
     steps = Processing(temperature), Processing(temperature, top_k=DRAFT_TOP_K), Processing(1.0)
-    read = 0
-    for start in STARTS:
-        if start > min(ends, default=start):
-            return
-        for model in texts if start else ():
-            model.extend(text[read:start])
-        read = start
-        target, drafting, ngram = (
-            Reader(model, step, models[0].token_count)
-            for model, step in zip(texts, steps, strict=True)
-        )
-        yield target, drafting, ngram, start
+    for start, readers in readers_along(texts, text, target.stop_tokens, steps, target.token_count):
+        yield readers[0], readers[1], readers[2], start
         # Contexts refer to themselves, and hold gigabytes.
         gc.collect()
 
@@ -286,7 +276,7 @@ def as_table(table: pl.DataFrame) -> str:
         base, base_without = means["formula"]
         gains = [
             interval(
-                100 * (means[name][0] / base - 1), 100 * (means[name][1] / base_without - 1), 1
+                100 * (means[name][0] / base - 1), 100 * (means[name][1] / base_without - 1), ".1f"
             )
             for name in ("fitted", "oracle")
         ]

@@ -41,6 +41,17 @@ class Box(NamedTuple):
     target_inside: float
     draft_inside: FloatArray
 
+    def decided(self, inside: BoolArray, undecided: BoolArray) -> Box:
+        """The subsets that also hold the tokens of one mask (F,); only those of the other stay undecided."""
+        return self._replace(
+            tokens=self.tokens[undecided],
+            target=self.target[undecided],
+            draft=self.draft[:, undecided],
+            inside=(*self.inside, self.tokens[inside]),
+            target_inside=self.target_inside + self.target[inside].sum(),
+            draft_inside=self.draft_inside + self.draft[:, inside].sum(axis=1),
+        )
+
 
 def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
     """The smallest best cut (V,) of one position, and p(H) − g(H); p (V,) need not sum to 1."""
@@ -86,23 +97,13 @@ def _tightened(box: Box, copies: IntArray) -> Box | None:
     while True:
         inside = box.target < _slopes(box.low, copies) @ box.draft
         undecided = ~inside & (box.target < _slopes(box.high, copies) @ box.draft)
-        draft_inside = box.draft_inside + box.draft[:, inside].sum(axis=1)
-        draft = box.draft[:, undecided]
-        low = np.maximum(box.low, draft_inside)
-        high = np.minimum(box.high, draft_inside + draft.sum(axis=1))
+        decided = box.tokens.size - np.count_nonzero(undecided)
+        box = box.decided(inside, undecided)
+        low = np.maximum(box.low, box.draft_inside)
+        high = np.minimum(box.high, box.draft_inside + box.draft.sum(axis=1))
         if (low > high + _ROUNDING).any():
             return None
-        decided = box.tokens.size - np.count_nonzero(undecided)
-        box = Box(
-            low,
-            np.maximum(low, high),
-            box.tokens[undecided],
-            box.target[undecided],
-            draft,
-            (*box.inside, box.tokens[inside]),
-            box.target_inside + box.target[inside].sum(),
-            draft_inside,
-        )
+        box = box._replace(low=low, high=np.maximum(low, high))
         if decided <= _WORTH_A_PASS * (decided + box.tokens.size):
             return box
 
@@ -149,12 +150,4 @@ def _without_and_with(box: Box, index: int) -> list[Box]:
     columns = np.vstack([box.target, box.draft])
     columns /= columns.sum(axis=0)
     chosen = np.isclose(columns, columns[:, [index]], rtol=1e-12, atol=0.0).all(axis=0)
-    without = box._replace(
-        tokens=box.tokens[~chosen], target=box.target[~chosen], draft=box.draft[:, ~chosen]
-    )
-    included = without._replace(
-        inside=(*box.inside, box.tokens[chosen]),
-        target_inside=box.target_inside + box.target[chosen].sum(),
-        draft_inside=box.draft_inside + box.draft[:, chosen].sum(axis=1),
-    )
-    return [included, without]
+    return [box.decided(chosen, ~chosen), box.decided(np.zeros_like(chosen), ~chosen)]
