@@ -20,7 +20,6 @@ import polars as pl
 
 import otmd
 from experiments.claims.positions import LAYERS, chosen_prompts
-from experiments.claims.tree_estimates import expected_tokens
 from experiments.claims.whole_trees import (
     DEPTH,
     STARTS,
@@ -41,6 +40,7 @@ from otmd.probabilities import FloatArray, IntArray
 from otmd.study import jackknife
 from otmd.trees import LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Context, Distribution, Model
+from otmd.trees.estimates import expected_tokens
 from otmd.trees.random_choices import Sampled
 
 NGRAM = "ngram:3+context"

@@ -22,9 +22,7 @@ import polars as pl
 import torch
 
 import otmd
-from experiments.claims import tree_estimates
 from experiments.claims.positions import MODELS, chosen_prompts
-from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
 from experiments.claims.tree_leads import leads
 from experiments.runner import run
 from experiments.texts import after_prompt, load_models
@@ -47,8 +45,10 @@ from otmd.trees import (
     Traversal,
     TreeLaw,
     TreeVerifier,
+    estimates,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.trees.random_choices import Sampled
 
 APART = 8
@@ -316,9 +316,9 @@ def prompt_rows(
 
 def identity(tasks: Sequence[dict[str, Any]]) -> str:
     """A string that identifies the estimates, prompts and models, which are in other files."""
-    estimates = Path(tree_estimates.__file__).read_bytes()
+    code = Path(estimates.__file__).read_bytes()
     names = [prompt.id for prompt in chosen_prompts()]
-    return hashlib.sha256(estimates + repr((names, MODELS)).encode()).hexdigest()
+    return hashlib.sha256(code + repr((names, MODELS)).encode()).hexdigest()
 
 
 def main(arguments: list[str]) -> pl.DataFrame:

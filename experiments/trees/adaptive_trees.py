@@ -22,7 +22,6 @@ import numpy as np
 import polars as pl
 
 import otmd
-from experiments.claims.tree_estimates import expected_tokens
 from experiments.claims.whole_trees import (
     DEPTH,
     STARTS,
@@ -52,6 +51,7 @@ from otmd.trees import (
     TreeVerifier,
 )
 from otmd.trees.base import Context
+from otmd.trees.estimates import expected_tokens
 from otmd.trees.random_choices import Sampled
 
 DOMAINS = ("code", "maths", "chat", "prose")

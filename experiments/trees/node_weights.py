@@ -23,7 +23,6 @@ import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
-from experiments.claims.tree_estimates import expected_tokens
 from experiments.claims.whole_trees import DEPTH, STARTS, Reader, readers_along, sampled
 from experiments.estimates import interval
 from experiments.runner import markdown, run
@@ -42,6 +41,7 @@ from otmd.study import jackknife
 from otmd.trees import AdaptiveTree, LayerVerification
 from otmd.trees.adaptive import GrownTree, Leaf
 from otmd.trees.base import Context, Prefix
+from otmd.trees.estimates import expected_tokens
 from otmd.trees.whole_tree import SweptLayer
 
 OTHER = "skip:15"

@@ -6,11 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cyclopts.types import NonNegativeInt
+
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
 from otmd.storage.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from otmd.models import Dataset
 
 EXAMPLES = """
@@ -30,6 +34,7 @@ def demo(
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
+    tree_prompts: NonNegativeInt = 8,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
@@ -37,22 +42,26 @@ def demo(
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Measure every verifier on a real pair of models, and end with a table and a figure.
+    """Measure every verifier and rules for draft trees on a real pair of models, and say what to take.
 
     Fetches the default model and prompts once into the cache, runs target and draft over prompts
-    of code, maths, chat and prose, and measures each verifier against the optimum. A second run
-    uses the stored results; --fresh measures again.
+    of code, maths, chat and prose, and measures each verifier against the optimum, and each rule for
+    draft trees. A second run uses the stored results; --fresh measures again.
 
     Parameters
     ----------
     output : Path
-        The folder for the dataset, the results and the figure.
+        The folder for the dataset, the results and the figures.
+    tree_prompts : int
+        After texts of so many prompts of each domain, draft trees are drawn, at temperature 1; 0 for none.
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
     from otmd.storage.store import Store
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
     from otmd.study.run import LAYOUT, RESULTS
+    from otmd.study.table import wrapped
+    from otmd.study.tree_comparison import recommend_trees, tree_table
 
     progress = not (quiet or json_output)
     started = time.monotonic()
@@ -70,12 +79,15 @@ def demo(
     parquet = results / RESULTS
     reused = parquet.exists()
     table = measure_into(dataset, results, settings, progress)
+    said = recommend(table)
+    ranked = _ranked_trees(output, sizes, tree_prompts, workers, progress)
     summary = summarise(table)
     figures = draw_gaps(
         summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
     )
     if json_output:
         report = json.loads(report_json(summary, results=str(parquet)))
+        report["trees"] = ranked.to_dicts()
         print(json.dumps(report | {"figures": [str(path) for path in figures]}, indent=1))
         return
     names = [dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")]
@@ -83,11 +95,18 @@ def demo(
         f"target {names[0]}, draft {names[1]}, V = {dataset.vocab_size}; "
         "positions on the target's own samples at T = 1\n"
     )
-    print_report(summary, recommendation=recommend(table))
+    print_report(summary)
+    if ranked.height:
+        print(f"\n{tree_table(ranked)}")
+        said.append(recommend_trees(ranked))
+    # Last, where a terminal shows it.
+    print("", *map(wrapped, said), sep="\n\n")
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")
     print(f"logits                {output / 'dataset'}")
+    if ranked.height:
+        print(f"tokens on trees       {output / 'trees' / 'trees.parquet'}")
     how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
     print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
 
@@ -122,3 +141,23 @@ def _dataset(folder: Path, sizes: dict[str, Any], progress: bool) -> "Dataset":
             positions_per_prompt=sizes["positions"],
             progress=progress,
         )
+
+
+def _ranked_trees(
+    folder: Path, sizes: dict[str, Any], per_domain: int, workers: int | None, progress: bool
+) -> "pl.DataFrame":
+    """The tokens per step of laws and rules; no rows without prompts."""
+    import polars as pl
+
+    from otmd import models
+    from otmd.study import compare_trees, rank_trees
+
+    if not per_domain:
+        return pl.DataFrame()
+    prompts = models.load_prompts(per_domain=per_domain, progress=progress)
+    output = folder / "trees"
+    with o.kept_when_stopped(lambda: f"What was measured is kept in {output}"):
+        table = compare_trees(
+            sizes["target"], sizes["draft"], prompts, output, workers=workers, progress=progress
+        )
+    return rank_trees(table)

@@ -26,9 +26,10 @@ from otmd.trees import (
     TreeLaw,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled
 from otmd.trees.whole_tree import SweptLayer
-from otmd.verifiers import Preference, Verifier
+from otmd.verifiers import Preference
 
 
 def draw_trees(
@@ -109,22 +110,6 @@ def _evaluated(
         "node_by_node": node_by_node_tokens(context, tree),
         "token_level": token_level_tokens(context, tree, Preference()),
     }
-
-
-def token_level_tokens(
-    context: Context, tree: DraftTree, verifier: Verifier, prefix: Prefix = ()
-) -> float:
-    """Expected tokens that a verifier emits at a node and below it, given the drafts."""
-    node = tree.node(prefix)
-    if node is None:
-        return 1.0
-    emitted = context.rule(verifier, prefix, node.state).conditional_law(node.tokens)
-    below = (
-        float(emitted[token]) * token_level_tokens(context, tree, verifier, (*prefix, token))
-        for token in np.unique(node.tokens).tolist()
-        if emitted[token] > 0.0
-    )
-    return 1.0 + sum(below)
 
 
 def node_by_node_tokens(context: Context, tree: DraftTree) -> float:

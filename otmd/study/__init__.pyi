@@ -18,3 +18,5 @@ from .sweep import Sweep as Sweep
 from .sweep import merge_sweeps as merge_sweeps
 from .sweep import read_tasks as read_tasks
 from .sweep import run_sweep as run_sweep
+from .tree_comparison import compare_trees as compare_trees
+from .tree_comparison import rank_trees as rank_trees

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from otmd.curve._kernels import largest_entries
 from otmd.laws import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
-from otmd.trees.base import Distribution, Model, Prefix, TreeLaw
+from otmd.trees.base import Context, Distribution, DraftTree, Model, Prefix, TreeLaw
+from otmd.trees.random_choices import RandomChoices
 
 # A shape is the tuple of the shapes below the first draft, the second draft, and so on. A leaf is ().
 Shape = tuple["Shape", ...]
@@ -239,3 +240,30 @@ class MostLikelyTree(TreeLaw):
 
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
+
+    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
+        """See :meth:`TreeLaw.draft_tree`."""
+        return _MostLikelyDraftTree(context, choices)
+
+
+class _MostLikelyDraftTree(DraftTree):
+    """A most likely tree whose draft model reads many prefixes in one call."""
+
+    def grow(self) -> Iterator[list[Prefix]]:
+        """Before each level, yield the nodes that the tree has as far as the draft model was read."""
+        law, draft = self._context.law, self._context.draft
+        read: set[Prefix] = set()
+        missing: set[Prefix] = set() if self._nodes else {()}
+        while missing:
+            yield sorted(missing)
+            read |= missing
+            missing = set()
+
+            def probs(prefix: Prefix, read: set[Prefix] = read, missing: set[Prefix] = missing):
+                if prefix in read:
+                    return draft(prefix)
+                missing.add(prefix)
+                return np.zeros(1)
+
+            law.root(probs)
+        yield from super().grow()

@@ -9,12 +9,12 @@ import pytest
 from models.conftest import WORDS, make_llama, make_tokenizer
 
 import otmd
-from experiments.claims.tree_estimates import expected_tokens
 from experiments.trees import adaptive_trees
 from experiments.trees.adaptive_trees import SameDrafts, candidates, fixed_shape
 from otmd.models import LanguageModel, Prompt, load_draft
 from otmd.trees import AdaptiveTree, BestFirstTree, TableModel, block_efficiency
 from otmd.trees.base import Context
+from otmd.trees.estimates import expected_tokens
 from otmd.trees.random_choices import every_outcome
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 
 import numpy as np
 import polars as pl
@@ -11,58 +10,14 @@ import pytest
 from models.conftest import WORDS, make_llama, make_tokenizer
 
 from experiments.claims import tree_leads, whole_trees
-from experiments.claims.tree_estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.models import LanguageModel, Prompt, load_draft
 from otmd.models.continuations import CachedContinuations
 from otmd.trees import (
     IIDPaths,
     TableModel,
-    TokenTree,
-    block_efficiency,
-    inclusion_bound,
-    target_distribution,
 )
 from otmd.trees.base import Context, DraftTree
-from otmd.trees.random_choices import Sampled, every_outcome
-
-
-def models():
-    return TableModel.random(3, 2, rng=1), TableModel.random(3, 2, rng=2)
-
-
-def small_laws(draft):
-    """A law of small trees, and the rules that the study has for it."""
-    for kind, rules in whole_trees.NODE_LAWS.values():
-        yield TokenTree(draft, (2, 1), kind), rules
-    yield IIDPaths(draft, 2, 2), whole_trees.PATHS
-    yield TokenTree(draft, (1, 1)), whole_trees.ONE_PATH
-
-
-def mean_over_trees(context, estimate):
-    outcomes = every_outcome(lambda choices: estimate(context, DraftTree(context, choices)))
-    return sum(value * prob for value, prob in outcomes)
-
-
-def test_estimates_have_the_mean_of_what_the_rules_emit():
-    target, draft = models()
-    for law, rules in small_laws(draft):
-        context = Context(target, law)
-        for rule in rules.values():
-            mean = mean_over_trees(context, partial(expected_tokens, rule))
-            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
-
-
-def test_estimates_of_the_bound_have_its_mean():
-    target, draft = (TableModel.random(4, 2, 0.3, rng=seed) for seed in (1, 2))
-    probs = target_distribution(target, 2)
-    for law, _ in small_laws(draft):
-        context = Context(target, law)
-        bound = inclusion_bound(target, law).value
-        assert mean_over_trees(context, bound_on_tree) == pytest.approx(bound, abs=1e-12)
-        texts = [text for text in product(range(4), repeat=2) if probs[text] > 0]
-        bounds = [bound_along(context, text) for text in texts]
-        assert np.dot([probs[text] for text in texts], bounds) == pytest.approx(bound, abs=1e-12)
-        assert max(bounds) - min(bounds) > 0.01
+from otmd.trees.random_choices import Sampled
 
 
 def test_trees_have_no_more_drafts_than_the_budget():

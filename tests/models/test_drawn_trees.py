@@ -16,7 +16,6 @@ from otmd.models.drawn_trees import (
     DrawnTree,
     draw_trees,
     node_by_node_tokens,
-    token_level_tokens,
 )
 from otmd.models.variants import skip_layers
 from otmd.probabilities import Processing
@@ -30,6 +29,7 @@ from otmd.trees import (
     block_efficiency,
 )
 from otmd.trees.base import Context, DraftTree
+from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import every_outcome
 
 SHAPES = ((2, 2), (3, 1), (2, 1, 1))

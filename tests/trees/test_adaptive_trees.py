@@ -10,7 +10,7 @@ import pytest
 from small_models import model_pair
 
 import otmd
-from otmd.models.drawn_trees import node_by_node_tokens, token_level_tokens
+from otmd.models.drawn_trees import node_by_node_tokens
 from otmd.testing import check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
@@ -26,6 +26,7 @@ from otmd.trees import (
 )
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled, every_outcome
 
 LAYER, SUBTREE = LayerVerification(), SubtreeVerification()

@@ -6,12 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.laws import DraftLaw
-from otmd.models.drawn_trees import token_level_tokens
 from otmd.probabilities import FloatArray
-from otmd.trees import IIDPaths, LayerVerification, TokenLevel, TreeVerifier
 from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.laws import IIDPaths
 from otmd.trees.random_choices import RandomChoices, Sampled
-from otmd.trees.verifiers import BottomUp
+from otmd.trees.verifiers import BottomUp, TokenLevel, TreeVerifier
+from otmd.trees.whole_tree import LayerVerification
+from otmd.verifiers import Verifier
 
 
 class Refusing(Sampled):
@@ -51,6 +52,22 @@ def expected_tokens(rule: TreeVerifier, context: Context, tree: DraftTree) -> fl
         tokens += refused * accept * length
         refused *= 1.0 - accept
     return tokens
+
+
+def token_level_tokens(
+    context: Context, tree: DraftTree, verifier: Verifier, prefix: Prefix = ()
+) -> float:
+    """Expected tokens that a verifier emits at a node and below it, given the drafts."""
+    node = tree.node(prefix)
+    if node is None:
+        return 1.0
+    emitted = context.rule(verifier, prefix, node.state).conditional_law(node.tokens)
+    below = (
+        float(emitted[token]) * token_level_tokens(context, tree, verifier, (*prefix, token))
+        for token in np.unique(node.tokens).tolist()
+        if emitted[token] > 0.0
+    )
+    return 1.0 + sum(below)
 
 
 def _note_lengths(rule: BottomUp, lengths: list[int]) -> BottomUp:

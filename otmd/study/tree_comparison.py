@@ -1,0 +1,353 @@
+"""Tokens per step of laws of draft trees and of their rules, on trees drawn after texts of the target."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import joblib
+import numpy as np
+import polars as pl
+
+from otmd.laws import Stratified, WithoutReplacement
+from otmd.models.prompts import Prompt, prompt_tokens
+from otmd.probabilities import FloatArray, Processing
+from otmd.storage.parquet import read_parquet
+from otmd.storage.store import Layout, Store
+from otmd.study import jackknife
+from otmd.study.runner import Bar, finish_run, frame
+from otmd.study.table import Cell, Table, wrapped
+from otmd.trees import (
+    GreedyMultiPath,
+    IIDPaths,
+    LayerVerification,
+    MostLikelyTree,
+    SubtreeVerification,
+    TokenLevel,
+    TokenTree,
+    Traversal,
+    TreeLaw,
+    TreeVerifier,
+)
+from otmd.trees.base import Context, Model, Prefix
+from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
+from otmd.trees.random_choices import Sampled
+from otmd.verifiers import KSequential, Preference, RecursiveRejection, TargetOnly
+
+if TYPE_CHECKING:
+    from otmd.models import Draft, LanguageModel
+    from otmd.models.continuations import Continuations
+
+LAYOUT = Layout(
+    read_parquet,
+    pattern=r"prompt-\d+",
+    record="trees.json",
+    result="trees.parquet",
+    subfolder="parts",
+)
+DEPTH = 8
+STARTS = (8, 16)
+"""Trees are drawn after so many tokens of a text."""
+
+SCHEMA: dict[str, Any] = {
+    **{"domain": str, "prompt_id": str, "start": int, "law": str, "rule": str},
+    **{"tokens": float, "bound": float},
+}
+MakeTree = Callable[[Model], TreeLaw]
+
+
+class TreeCandidate(NamedTuple):
+    """A law of draft trees, made from the draft model, and the rules that verify its trees, by name."""
+
+    law: str
+    make: MakeTree
+    rules: Mapping[str, TreeVerifier]
+
+
+# Sixteen drafts each.
+CANDIDATES = (
+    TreeCandidate(
+        "most likely tokens",
+        partial(MostLikelyTree, budget=2 * DEPTH, depth=DEPTH),
+        {"target only": TokenLevel(TargetOnly())},
+    ),
+    TreeCandidate(
+        "independent paths",
+        partial(IIDPaths, num_paths=2, depth=DEPTH),
+        {
+            "K-SEQ, token by token": TokenLevel(KSequential()),
+            "greedy multi-path": GreedyMultiPath(),
+            "layer by layer": LayerVerification(),
+        },
+    ),
+    TreeCandidate(
+        "drafts without replacement",
+        partial(TokenTree, branching=(2, *[1] * (DEPTH - 1)), law=WithoutReplacement),
+        {
+            "recursive rejection, token by token": TokenLevel(RecursiveRejection()),
+            "Traversal": Traversal(),
+        },
+    ),
+    TreeCandidate(
+        "stratified drafts",
+        partial(TokenTree, branching=(2, *[1] * (DEPTH - 1)), law=Stratified),
+        {
+            "preference, token by token": TokenLevel(Preference()),
+            "node by node": SubtreeVerification(),
+            "layer by layer": LayerVerification(),
+        },
+    ),
+)
+
+
+def compare_trees(
+    target: str,
+    draft: str,
+    prompts: Sequence[Prompt],
+    output: Path,
+    temperature: float = 1.0,
+    workers: int | None = None,
+    progress: bool = False,
+) -> pl.DataFrame:
+    """Draw trees of 16 drafts after texts that the target samples, and ask each rule for its tokens.
+
+    Parameters
+    ----------
+    target, draft : str
+        Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
+    prompts : sequence of Prompt
+    output : Path
+        The folder of the results; an interrupted run is continued, a finished one is read.
+    temperature : float
+        Of the text and of both models, above 0.
+    workers : int
+        Processes, each with both models; one per CPU unless given.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    polars.DataFrame
+        A row for each position, law and rule. ``tokens`` is an unbiased estimate of the tokens per step,
+        averaged over the rule's decisions on the drawn tree; ``bound`` one of the inclusion bound of the law
+        (null for deterministic drafts, whose rule attains it). Both share the noise of the text.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds results of other models or prompts.
+
+    See Also
+    --------
+    rank_trees : Means with intervals.
+    """
+    names = [prompt.id for prompt in prompts]
+    about = {"target": target, "draft": draft, "prompts": names, "temperature": temperature}
+    store = Store(output, about, LAYOUT)
+
+    def left(tables: Collection[str]) -> Iterator[tuple[str, Prompt]]:
+        for i, prompt in enumerate(prompts):
+            if (name := f"prompt-{i:06d}") not in tables:
+                yield name, prompt
+
+    work = partial(_prompt_table, target, draft, tuple(prompts), temperature)
+    most = min(workers or joblib.cpu_count(), len(prompts))
+    return finish_run(work, left, store, most, Bar("trees", len(prompts), progress))
+
+
+def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:
+    """The table of :func:`rank_trees` for a terminal or a page."""
+    heads = [
+        "drafts",
+        "rule",
+        "tokens\na step",
+        "",
+        "any rule,\nat most",
+        "best rule's\nlead, %",
+        "",
+    ]
+    rows: list[Sequence[Cell]] = [
+        [row["law"], row["rule"], row["tokens"], _ends(row, "", ".2f"), row["bound"]]
+        + ([f"{row['lead']:+.1f}", _ends(row, "lead_", "+.1f")] if row["lead"] else ["", ""])
+        for row in ranked.sort("tokens", descending=True).iter_rows(named=True)
+    ]
+    note = (
+        f"Brackets: {100 * confidence:g}% intervals over prompts, for leads on the same texts. Estimates on "
+        "drawn trees: a rule may lie above its bound through noise."
+    )
+    return Table("draft trees of 16 tokens, best rule first", heads, rows, wrapped(note))
+
+
+def recommend_trees(ranked: pl.DataFrame, temperature: float = 1.0) -> str:
+    """Say which drafts and rule to take, and which others this table does not tell apart from them."""
+    rows = ranked.to_dicts()
+    best = max(rows, key=lambda row: row["tokens"])
+    said = [
+        f"T = {temperature:g}, trees of 16 tokens: take {best['law']}, {best['rule']}: "
+        f"{best['tokens']:.2f} tokens a step {_ends(best, '', '.2f')}."
+    ]
+    said += [
+        f"{row['lead']:+.1f}% {_ends(row, 'lead_', '+.1f')} over {row['rule']}."
+        for row in rows
+        if row["law"] == best["law"] and "token by token" in row["rule"]
+    ]
+    if best["bound"] is not None:
+        said.append(f"No lossless rule yields more than {best['bound']:.2f} with these drafts.")
+    others = [row for row in rows if row["lead_low"] <= 0 < row["lead"]]
+    if others:
+        names = "; ".join(f"{row['law']}, {row['rule']}" for row in others)
+        said.append(f"Perhaps as good: {names}.")
+    return " ".join(said)
+
+
+def _ends(row: dict[str, Any], name: str, form: str) -> str:
+    return f"[{row[f'{name}low']:{form}}, {row[f'{name}high']:{form}}]"
+
+
+def rank_trees(table: pl.DataFrame, confidence: float = 0.95) -> pl.DataFrame:
+    """Mean tokens per step of each law and rule, with intervals over prompts by the jackknife.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Of :func:`compare_trees`.
+    confidence : float
+        The coverage of the intervals, in (0, 1).
+
+    Returns
+    -------
+    polars.DataFrame
+        ``law``, ``rule``, ``tokens`` with its ends ``low`` and ``high``, ``bound``, and the lead of the best
+        rule over this one in per cent, ``lead`` with ``lead_low`` and ``lead_high``, on the same texts.
+    """
+    of_prompts = table.group_by("law", "rule", "domain", "prompt_id", maintain_order=True).agg(
+        pl.len().alias("positions"),
+        pl.col("tokens").sum(),
+        # Of nulls, polars has the sum 0.
+        pl.when(pl.col("bound").is_null().any())
+        .then(None)
+        .otherwise(pl.col("bound").sum())
+        .alias("bound"),
+    )
+    means: list[dict[str, Any]] = []
+    left_out = []
+    for (law, rule), rows in of_prompts.group_by("law", "rule", maintain_order=True):
+        sizes = rows["positions"].to_numpy().astype(np.float64)
+        tokens = rows["tokens"].to_numpy()
+        without = jackknife.left_out(tokens, sizes)
+        mean = tokens.sum() / sizes.sum()
+        low, high = jackknife.interval(mean, without, confidence)
+        bound = None if rows["bound"].has_nulls() else rows["bound"].sum() / sizes.sum()
+        means.append(
+            {"law": law, "rule": rule, "tokens": mean, "low": low, "high": high, "bound": bound}
+        )
+        left_out.append(without)
+    best = max(range(len(means)), key=lambda i: means[i]["tokens"])
+    for row, without in zip(means, left_out, strict=True):
+        lead = means[best]["tokens"] / row["tokens"] - 1
+        low, high = jackknife.interval(lead, left_out[best] / without - 1, confidence)
+        row |= {"lead": 100 * lead, "lead_low": 100 * low, "lead_high": 100 * high}
+    return pl.DataFrame(means)
+
+
+@cache
+def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[LanguageModel, Draft]:
+    """Both models of a process; an n-gram draft is fitted on texts that are not among the prompts."""
+    # A finished run is read without torch.
+    import torch
+
+    from otmd.models import load_draft, load_target
+    from otmd.models.collection import held_out_corpus
+
+    torch.set_num_threads(1)
+    model = load_target(target, progress=False)
+    corpus = held_out_corpus(draft, model, prompts, progress=False)
+    return model, load_draft(draft, model, corpus)
+
+
+def _prompt_table(
+    target: str, draft: str, prompts: tuple[Prompt, ...], temperature: float, prompt: Prompt
+) -> pl.DataFrame:
+    """The rows of one prompt."""
+    from otmd.models.continuations import continuations
+
+    model, drafting = _loaded(target, draft, prompts)
+    rng = np.random.default_rng(zlib.crc32(prompt.id.encode()))
+    before = prompt_tokens(model.tokenizer, prompt)
+    text = _sampled(Reader(continuations(model, before), model.token_count, temperature), rng)
+    models = [
+        Reader(continuations(each, before), model.token_count, temperature)
+        for each in (model, drafting)
+    ]
+    rows: list[dict[str, Any]] = []
+    for last, start in pairwise((0, *STARTS)):
+        if model.stop_tokens & set(text[:start]):
+            break
+        for reader in models:
+            reader.extend(text[last:start])
+        about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
+        following = text[start : start + DEPTH]
+        rows += (about | row for row in _position_rows(models[0], models[1], following, rng))
+    return frame(rows, schema=SCHEMA)
+
+
+class Reader:
+    """A model's distributions (V,) after a growing text and after prefixes that continue it."""
+
+    def __init__(self, text: Continuations, vocab_size: int, temperature: float) -> None:
+        self._text = text
+        self._vocab_size = vocab_size
+        self._step = Processing(temperature)
+        self._probs: dict[Prefix, FloatArray] = {}
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution after a prefix."""
+        if prefix not in self._probs:
+            self._probs[prefix] = self._step(self._text.logits([prefix])[0][: self._vocab_size])
+        return self._probs[prefix]
+
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Read many prefixes in one call of the model."""
+        self._text.read(prefixes)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+        self._text.extend(tokens)
+        self._probs = {}
+
+
+def _sampled(target: Reader, rng: np.random.Generator) -> Prefix:
+    """What the target samples next. It does not stop: what a tree drafts may not, either."""
+    path: Prefix = ()
+    for _ in range(STARTS[-1] + DEPTH):
+        probs = target(path)
+        path = (*path, int(rng.choice(probs.size, p=probs)))
+    return path
+
+
+def _position_rows(
+    target: Reader, draft: Reader, following: Prefix, rng: np.random.Generator
+) -> Iterator[dict[str, Any]]:
+    """A row for each law and rule after the text so far, which ``following`` continues."""
+    contexts = [Context(target, candidate.make(draft)) for candidate in CANDIDATES]
+    trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
+    along = [following[:i] for i in range(DEPTH)]
+    draft.read(along)
+    # Side by side, so that the draft model reads a level of all trees in one call.
+    growing = [tree.grow() for tree in trees]
+    while nodes := {prefix for grown in growing for prefix in next(grown, ())}:
+        draft.read(sorted(nodes))
+    target.read(sorted({*along, *(prefix for tree in trees for prefix in tree.prefixes())}))
+    for candidate, context, tree in zip(CANDIDATES, contexts, trees, strict=True):
+        bound, less_noise = None, 0.0
+        if not isinstance(context.law, MostLikelyTree):
+            bound = bound_along(context, following)
+            # Both are estimates of the bound: the tree's has the noise of the drafts, the text's has not.
+            less_noise = bound - bound_on_tree(context, tree)
+        for name, rule in candidate.rules.items():
+            tokens = expected_tokens(rule, context, tree) + less_noise
+            yield {"law": candidate.law, "rule": name, "tokens": tokens, "bound": bound}
