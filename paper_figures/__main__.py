@@ -19,8 +19,9 @@ from paper_figures import acceptance, claims, cost, theory, trees
 from paper_figures.common import RESULTS
 
 FIGURES = {
+    "tokens_per_step": (trees.tokens_per_step, "demo_trees"),
     "first_look": (acceptance.first_look, "gaps"),
-    "choice": (acceptance.choice, "real_positions"),
+    "choice": (acceptance.choice, "draft_laws"),
     "draft_laws": (acceptance.draft_laws, "draft_laws"),
     "laws": (acceptance.laws, "real_positions"),
     "domain_rates": (acceptance.domain_rates, "real_positions"),

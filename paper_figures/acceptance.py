@@ -1,6 +1,5 @@
 """Figures of acceptance rates at one position."""
 
-from itertools import pairwise
 from pathlib import Path
 from re import sub
 from typing import Any, NamedTuple
@@ -81,79 +80,40 @@ def first_look(results: Path) -> Figure:
     return figure
 
 
-BAND_EDGES = (0.2, 0.4, 0.6, 0.8, 0.95)
-BANDS = [f"{low}–{high}" for low, high in pairwise(["0", *map("{:g}".format, BAND_EDGES), "1"])]
-FEWEST_PROMPTS = 4
-PANELS = {
-    "Rules in closed form: K-SEQ where no token is likely, greedy drafts elsewhere": {
-        "RRS": ("RRS", "#D55E00"),
-        "K-SEQ": ("K-SEQ", "#0072B2"),
-        "RRSw": ("RRSw", "#E69F00"),
-        "greedy": ("greedy", "#CC79A7"),
-    },
-    "Optimal: without replacement, with some deterministic top tokens or none": {
-        "α*, with": ("with", "#0072B2"),
-        "α*, without": ("without", "#009E73"),
-        "α*, 1 then without": ("1 certain", "#E69F00"),
-        "α*, 2 then without": ("2 certain", "#D55E00"),
-        "greedy": ("greedy", "#CC79A7"),
-    },
+RIVALS = {
+    "greedy": ("greedy, preference rule", MARKS["GreedyCoupling"]),
+    "with, preference": ("with replacement, preference rule", MARKS["Preference"]),
+    "with, K-SEQ": ("with replacement, K-SEQ", MARKS["KSequential"]),
+    "without, recursive": ("without replacement, recursive rejection", Mark("#E69F00", "^")),
+    "certain": ("the most likely tokens, target only", Mark("#5a5a5a", "v")),
 }
-
-
-def winners(positions: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Best choice of four drafts by temperature and largest probability of the draft.
-
-    ``gain`` is over RRS with replacement, ``lead`` over the second; ``certain`` says whether the interval of
-    the lead excludes 0.
-    """
-    columns = list(dict.fromkeys(["RRS", *names]))
-    wide = side_by_side(positions.filter(draft=PAIR), columns, 4)
-    numbers = np.searchsorted(BAND_EDGES, wide["top_draft"].to_numpy())
-    wide = wide.with_columns(band=pl.Series([BANDS[number] for number in numbers]))
-    cells = []
-    for (temperature, band), cell in wide.group_by("temperature", "band", maintain_order=True):
-        if cell.select("domain", "prompt_id").n_unique() < FEWEST_PROMPTS:
-            continue
-        best, second = sorted(names, key=lambda name: -cell[name].to_numpy().mean())[:2]
-        of = {"gain": pl.col(best) - pl.col("RRS"), "lead": pl.col(best) - pl.col(second)}
-        gain, lead = means(cell, [], of).sort("name").iter_rows(named=True)
-        row = {"temperature": temperature, "band": band, "best": best, "gain": gain["value"]}
-        cells.append({**row, "lead": lead["value"], "certain": lead["low"] > 0})
-    return pl.DataFrame(cells)
+"""Laws and rules in closed form that are compared with strata and the preference rule."""
 
 
 def choice(results: Path) -> Figure:
-    """A chart for closed-form verifiers, and one where every law is served by the optimal one."""
-    positions = read_positions(results)
-    figure = Figure(figsize=(TWO_COLUMNS, 5.6), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True)
-    for axes, (title, looks) in zip(panels, PANELS.items(), strict=True):
-        _chart(axes, winners(positions, list(looks)), looks)
-        axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
-        axes.set_ylabel("temperature")
-    panels[-1].set_xlabel("largest probability of the draft (4 drafts)")
+    """A panel for each pair: rates of four drafts, less that of strata, by temperature."""
+    columns = ["choice", *(f"{end}_over_stratified" for end in ("value", "low", "high"))]
+    table = read(results, columns).filter(num_drafts=4)
+    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
+    panels = figure.subplots(1, len(PAIRS), sharey=True)
+    figure.subplots_adjust(left=0.085, right=0.99, top=0.9, bottom=0.36, wspace=0.08)
+    headline(figure, "Up to temperature 1, no other closed form is significantly ahead of strata")
+    for axes, (draft, (label, _)) in zip(panels, PAIRS.items(), strict=True):
+        for name, (words, mark) in RIVALS.items():
+            rows = table.filter(draft=draft, choice=name).sort("temperature")
+            ends = {end: pl.col(f"{end}_over_stratified") for end in ("value", "low", "high")}
+            rows = rows.with_columns(**ends)
+            intervals(axes, rows["temperature"], rows, mark, 100, label=words, markersize=3)
+        axes.axhline(0.0, color=INK, lw=1.2)
+        axes.set_title(label, loc="left", fontsize=7.5)
+        axes.set_xlabel("temperature")
+        grid(axes)
+    panels[0].set_ylim(-30, 8)
+    panels[0].set_ylabel("4 drafts, less 4 strata (points)")
+    panels[2].legend(
+        ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, columnspacing=1.2
+    )
     return figure
-
-
-def _chart(axes: Axes, cells: pl.DataFrame, looks: dict[str, tuple[str, str]]) -> None:
-    temperatures = sorted(cells["temperature"].unique())
-    for cell in cells.iter_rows(named=True):
-        x, y = BANDS.index(cell["band"]), temperatures.index(cell["temperature"])
-        label, colour = looks[cell["best"]]
-        # Pale on a light page, and deep on a dark one.
-        axes.fill([x, x + 1, x + 1, x], [y, y, y + 1, y + 1], color=colour, alpha=0.35, lw=0)
-        style: dict[str, Any] = {"weight": "normal", "color": QUIET}
-        if cell["certain"]:
-            style = {"weight": "bold", "color": INK}
-        words = f"{label}  {100 * cell['gain']:.1f}"
-        axes.text(x + 0.5, y + 0.48, words, fontsize=8, ha="center", va="center", **style)
-    axes.set_xlim(0, len(BANDS))
-    axes.set_ylim(0, len(temperatures))
-    axes.set_xticks([i + 0.5 for i in range(len(BANDS))], labels=BANDS, fontsize=7)
-    ticks = [i + 0.5 for i in range(len(temperatures))]
-    axes.set_yticks(ticks, labels=[f"{t:g}" for t in temperatures])
-    axes.tick_params(length=0)
 
 
 BASE = "α*, without"

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import t as student
 
-from paper_figures.acceptance import PANELS, largest_optimum, misstated, read_quality, winners
+from paper_figures.acceptance import RIVALS, largest_optimum, misstated, read_quality
 from paper_figures.common import PAIR, PAIRS, means, read, read_positions, side_by_side
 
 ROUNDING = 1e-9
@@ -288,16 +288,13 @@ def top_then() -> Numbers:
 
 
 def best_choice() -> Numbers:
-    """The chart in a sentence."""
-    parts = []
-    single = []
-    for title, looks in PANELS.items():
-        cells = winners(positions(), list(looks))
-        counts = cells["best"].value_counts(sort=True)
-        single.append(counts.height == 1)
-        words = ", ".join(f"{looks[name][0]} {count}" for name, count in counts.iter_rows())
-        parts.append(f"{title.partition(':')[0]}: {words} of {cells.height} cells")
-    return {"so": np.mean(single), "chart": "; ".join(parts)}
+    """How often each law and rule in closed form accepts most, over pairs and temperatures."""
+    names = {"stratified": "strata, preference rule"} | {k: v for k, (v, _) in RIVALS.items()}
+    cells = choices().filter(pl.col("choice").is_in([*names]), num_drafts=4).sort("value")
+    best = cells.group_by("draft", "temperature").last()
+    counts = best["choice"].value_counts(sort=True)
+    words = ", ".join(f"{names[name]} {count}" for name, count in counts.iter_rows())
+    return {"so": counts.height == 1, "chart": f"{words} of {best.height}"}
 
 
 # The study of draft laws.

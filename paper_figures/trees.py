@@ -8,7 +8,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, Mark
+from otmd.study import rank_trees
+from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import grid, headline, read
 
 RULE_MARKS = {
@@ -45,6 +46,54 @@ def line(axes: Axes, xs: Sequence[float], rows: pl.DataFrame, rule: str, **style
     look = {"color": mark.colour, "marker": mark.marker, "label": rule, **EDGE, **style}
     errors = (ERRORS * rows["error"]).to_list()
     axes.errorbar(xs, rows["value"].to_list(), yerr=errors, **look)
+
+
+STEP_LABELS = {
+    ("most likely tokens", "target only"): "most likely tokens (EAGLE-2)",
+    ("independent paths", "K-SEQ, token by token"): "2 independent paths, K-SEQ (SpecTr)",
+    ("independent paths", "greedy multi-path"): "the same, greedy multi-path (GBV)",
+    ("independent paths", "layer by layer"): "the same, layer by layer",
+    (
+        "drafts without replacement",
+        "recursive rejection, token by token",
+    ): "different drafts, recursive rejection",
+    ("drafts without replacement", "Traversal"): "the same, Traversal",
+    ("stratified drafts", "preference, token by token"): "stratified drafts, token by token",
+    ("stratified drafts", "node by node"): "the same, node by node",
+    ("stratified drafts", "layer by layer"): "the same, layer by layer",
+}
+"""What the first figure calls each law and rule of :func:`otmd.study.compare_trees`."""
+
+
+def tokens_per_step(results: Path) -> Figure:
+    """A bar for each law of trees and rule, with the bound of the same drafts as a line across it."""
+    table = read(results, ["domain", "prompt_id", "law", "rule", "tokens", "bound"])
+    rows = {(row["law"], row["rule"]): row for row in rank_trees(table).to_dicts()}
+    if missing := sorted({*STEP_LABELS} - {*rows}):
+        raise ValueError(f"results: {results} lacks {missing}, expected what `otmd demo` measures")
+    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.34, right=0.97, top=0.97, bottom=0.16)
+    headline(figure, "The rule decides how many tokens the same draft trees yield (temperature 1)")
+    y, ticks = 0.0, []
+    for (law, rule), label in STEP_LABELS.items():
+        y -= 1.0 if label.startswith("the same") else 1.5
+        ticks.append(y)
+        row = rows[law, rule]
+        value = row["tokens"]
+        ends = [[value - row["low"]], [row["high"] - value]]
+        colour = "#D55E00" if rule == "layer by layer" else "#0072B2"
+        style: dict[str, Any] = {"color": colour, "ecolor": QUIET, "error_kw": {"lw": 0.7}}
+        axes.barh(y, value, 0.72, xerr=ends, **style)
+        if row["bound"] is not None:
+            axes.plot([row["bound"]] * 2, [y - 0.45, y + 0.45], color=INK, lw=1.6)
+        axes.text(0.06, y, f"{value:.2f}", va="center", color="#fafafa", fontweight="bold")
+    axes.set_yticks(ticks, list(STEP_LABELS.values()))
+    axes.set_xlim(0, None)
+    axes.set_xlabel("tokens per step, 16 drafts; line across: no lossless rule yields more")
+    grid(axes, "x")
+    axes.tick_params(axis="y", length=0)
+    return figure
 
 
 SPECTR = {4: ((1, 8), (2.4, 3.1)), 8: ((1, 8), (2.9, 4.0))}

@@ -124,18 +124,15 @@ def test_laws_are_drawn_as_differences_in_points() -> None:
         assert holds_line(lines, 100 * (plain_means(law, None, 4) - base))
 
 
-def test_the_chart_names_the_best_of_each_cell() -> None:
-    names = ["RRS", "K-SEQ", "RRSw", "greedy"]
-    table = common.read_positions()
-    cells = acceptance.winners(table, names)
-    rows = table.filter(draft=common.PAIR, num_drafts=4, temperature=1.0)
-    rows = rows.filter(pl.col("top_draft") <= 0.2, pl.col("verifier") != "TargetOnly")
-    rates = rows.group_by("law", "verifier").agg(pl.col("rate").mean()).sort("rate")
-    [cell] = cells.filter(temperature=1.0, band="0–0.2").iter_rows(named=True)
-    rules = {"K-SEQ": "KSequential", "greedy": "GreedyCoupling"}
-    assert rules.get(cell["best"], "RecursiveRejection") == rates["verifier"][-1]
-    assert cell["lead"] == pytest.approx(rates["rate"][-1] - rates["rate"][-2])
-    assert acceptance.BANDS == ["0–0.2", "0.2–0.4", "0.4–0.6", "0.6–0.8", "0.8–0.95", "0.95–1"]
+def test_the_chart_shows_differences_from_strata_in_points() -> None:
+    lines = drawn_lines("choice")
+    table = common.read("draft_laws").filter(draft=common.PAIR, num_drafts=4)
+    rates = {
+        name: table.filter(choice=name).sort("temperature")["value"].to_numpy()
+        for name in ("stratified", *acceptance.RIVALS)
+    }
+    for name in acceptance.RIVALS:
+        assert holds_line(lines, 100 * (rates[name] - rates["stratified"]))
 
 
 def test_the_page_of_claims_agrees_with_the_results() -> None:
