@@ -133,11 +133,11 @@ def plan(
     else:
         for sentence in result.said:
             print(wrapped(sentence), end="\n\n")
-        largest, rules, *smaller = tables
+        largest, key, *smaller = tables
         printed = len(rankings) - 1 + (len(result.rankings) > 1)
         for table in (largest, *smaller[:printed]):
             print(f"{table._replace(note=wrapped(table.note))}\n")
-        for rule, title, _ in rules.rows:
+        for rule, title, _ in key.rows:
             print(wrapped(f"{rule}: {title}"))
     if config:
         options = json.dumps(result.configuration(str(engine)), indent=1)

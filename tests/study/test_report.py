@@ -286,8 +286,8 @@ def test_unknown_cells_and_ends_are_empty():
 )
 def test_an_axis_spans_the_values_with_round_numbers(ends, expected):
     table = Table("", ["a", "v", "l", "h"], [["x", ends[0], *ends]], interval=("v", "l", "h"))
-    head = re.search(r"<th class=axis>v<div class=bar>(.*?)</div>", table.to_html())
-    labels = re.findall(r"left:([\d.]+)%\">(.*?)</s>", head[1])
+    (axis,) = re.findall(r"<th class=axis>v<div class=bar>(.*?)</div>", table.to_html())
+    labels = re.findall(r"left:([\d.]+)%\">(.*?)</s>", axis)
     assert [float(label) for _, label in labels] == pytest.approx(expected)
     assert labels[0][0] == "0.0"
     assert labels[-1][0] == "100.0"

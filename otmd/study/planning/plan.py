@@ -38,15 +38,15 @@ NO_TREES = (
     "draft temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1x1x1x1x1)"
 )
 MEASURED = (
-    "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values and 95% "
-    "intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step accepted the "
-    "most that any lossless rule may with the same drafts."
+    "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values and "
+    "95% intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step "
+    "accepted the most that any lossless rule may with the same drafts."
 )
 NOTATION = (
-    "Trees: × counts drafts per node, so 2×1×1 has two drafts at the first level, and one below each node of the "
-    "next two. + counts drafts per level, so 2+3+3 has two at the first level and three at each of the next two, "
-    "spread unevenly over the nodes; of independent paths, 3+3+3 is three paths of three. A chain has one draft "
-    "per level."
+    "Trees: × counts drafts per node, so 2×1×1 has two drafts at the first level, and one below each node of "
+    "the next two. + counts drafts per level, so 2+3+3 has two at the first level and three at each of the "
+    "next two, spread unevenly over the nodes; of independent paths, 3+3+3 is three paths of three. A chain "
+    "has one draft per level."
 )
 LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
 
