@@ -1,6 +1,7 @@
 """Sphinx configuration."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "otmd"
 html_theme_options = {
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "show_toc_level": 2,
@@ -96,6 +97,12 @@ def write_commands(app):
             path.write_text(page, "utf-8")
 
 
+def draw_figures(app):
+    """Draw the figures that the repository does not keep, where they are missing or stale."""
+    command = [sys.executable, "-m", "paper_figures", "--stale"]
+    subprocess.run(command, cwd=Path(app.srcdir).parent, check=True, stdout=subprocess.DEVNULL)
+
+
 def visit_inline(translator, node):
     """Write a formula as MathML."""
     translator.body.append(mathml(node.astext()))
@@ -140,4 +147,5 @@ def setup(app):
     app.add_transform(Figures)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_commands)
+    app.connect("builder-inited", draw_figures)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

@@ -4,6 +4,8 @@ python docs/make_paper.py
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pypandoc
@@ -65,6 +67,8 @@ def page_text(name: str) -> str:
 
 def main() -> None:
     """Write the PDF."""
+    command = [sys.executable, "-m", "paper_figures", "--stale"]
+    subprocess.run(command, cwd=DOCS.parent, check=True)
     source = "\n\n".join(page_text(name) for name in PAGES)
     body = pypandoc.convert_text(source, "typst", format="markdown-smart-implicit_figures")
     folder = PAPER.parent

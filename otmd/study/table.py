@@ -113,10 +113,10 @@ class Table(NamedTuple):
         finite = cells[~np.isnan(cells)]
         ticks = _ticks(finite.min(), finite.max()) if finite.size else np.array([0.0, 1.0])
         percent = 100.0 * (cells - ticks[0]) / (ticks[-1] - ticks[0])
-        places = np.linspace(0.0, 100.0, len(ticks))
+        shares = np.linspace(0.0, 100.0, len(ticks))
         labels = "".join(
-            f'<s style="left:{place:.1f}%">{tick:g}</s>'
-            for place, tick in zip(places, ticks, strict=True)
+            f'<s style="left:{share:.1f}%">{tick:g}</s>'
+            for share, tick in zip(shares, ticks, strict=True)
         )
         lines = re.sub(">[^<]*</s>", "></s>", labels)
         name = escape(interval[0].replace("\n", ", "))
