@@ -55,6 +55,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
+# What a cell prints is one box, however often its buffer was flushed.
+nb_merge_streams = True
 
 # A copied command or session is without its prompts and output.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -109,7 +109,7 @@ class Plan(NamedTuple):
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
         budgets = sorted({row.budget for row in self.rows}, reverse=True)
         tables = {budget: _ranking(_within(self.rows, budget), budget, unit) for budget in budgets}
-        return tables | {budgets[0]: tables[budgets[0]]._replace(note=f"{MEASURED} {NOTATION}")}
+        return tables | {budgets[0]: tables[budgets[0]]._replace(note=f"{MEASURED}\n{NOTATION}")}
 
     def tables(self) -> list[Table]:
         """Rankings by budget with a key of rules, by requests, acceptance by depth, losses, domains."""
