@@ -1,6 +1,7 @@
 """Sphinx configuration."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,7 +33,7 @@ templates_path = ["_templates"]
 html_theme = "pydata_sphinx_theme"
 html_title = "otmd"
 html_theme_options = {
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "show_toc_level": 2,
@@ -54,6 +55,8 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
 # The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
+# What a cell prints is one box, however often its buffer was flushed.
+nb_merge_streams = True
 
 # A copied command or session is without its prompts and output.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -94,6 +97,12 @@ def write_commands(app):
         # Sphinx reads a page anew when its file is younger.
         if not path.is_file() or path.read_text("utf-8") != page:
             path.write_text(page, "utf-8")
+
+
+def draw_figures(app):
+    """Draw the figures that the repository does not keep, where they are missing or stale."""
+    command = [sys.executable, "-m", "paper_figures", "--stale"]
+    subprocess.run(command, cwd=Path(app.srcdir).parent, check=True, stdout=subprocess.DEVNULL)
 
 
 def visit_inline(translator, node):
@@ -140,4 +149,5 @@ def setup(app):
     app.add_transform(Figures)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_commands)
+    app.connect("builder-inited", draw_figures)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

@@ -4,6 +4,8 @@ python docs/make_paper.py
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pypandoc
@@ -25,10 +27,11 @@ STYLE = """
 #set text(size: 10pt)
 #set par(justify: true)
 #set heading(numbering: "1.1")
-#set image(width: 65%)
 #set document(title: "Multi-draft speculative decoding: theory")
 #set table(stroke: 0.4pt + luma(180))
 #show table: set text(size: 8pt)
+#show table: set par(justify: false)
+#show table: set align(left)
 #show raw.where(block: true): set text(size: 8pt)
 #let horizontalrule = line(length: 100%)
 #align(center, text(17pt)[Multi-draft speculative decoding: theory])
@@ -44,7 +47,7 @@ def anchor(heading: str) -> str:
 
 def page_text(name: str) -> str:
     """The page with links that work inside one document; links to other pages keep their words."""
-    text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+    text = (DOCS / f"{name}.md").read_text(encoding="utf-8").replace(r"$\square$", "□")
 
     def link(found: re.Match[str]) -> str:
         words, page, place = found.groups()
@@ -65,8 +68,12 @@ def page_text(name: str) -> str:
 
 def main() -> None:
     """Write the PDF."""
+    command = [sys.executable, "-m", "paper_figures", "--stale"]
+    subprocess.run(command, cwd=DOCS.parent, check=True)
     source = "\n\n".join(page_text(name) for name in PAGES)
-    body = pypandoc.convert_text(source, "typst", format="markdown-smart-implicit_figures")
+    # Columns of tables take the width of their text where no line of the source is too long.
+    form = {"format": "markdown-smart-implicit_figures", "extra_args": ["--columns=100000"]}
+    body = pypandoc.convert_text(source, "typst", **form)
     folder = PAPER.parent
     folder.mkdir(parents=True, exist_ok=True)
     typ = PAPER.with_suffix(".typ")

@@ -3,9 +3,11 @@
 python -m paper_figures
 python -m paper_figures laws theory_cut
 python -m paper_figures laws --results runs/mine.parquet --output figures/mine.pdf
+python -m paper_figures --stale
 
-Without names, all are made. A figure goes to ``docs/images`` as an SVG, with a second one for dark pages; its
-metadata name the command and the results. ``claims`` is the name of the tables.
+Without names, all are made; with --stale, the figures that the repository does not keep, if they are missing
+or older than this package and its results. A figure goes to ``docs/images`` as an SVG, with a second one for
+dark pages; its metadata name the command and the results. ``claims`` is the name of the tables.
 """
 
 import argparse
@@ -39,6 +41,10 @@ FIGURES = {
 
 THEORY = {f"theory_{draw.__name__}": draw for draw in theory.FIGURES}
 NAMES = ("gaps", *FIGURES, *THEORY, "claims")
+IN_REPOSITORY = ("tokens_per_step",)
+"""Figures that README.md shows. The builds of the documentation draw the others."""
+
+DRAWN = tuple(name for name in NAMES if name not in (*IN_REPOSITORY, "claims"))
 
 
 def make(name: str, results: Path | None, output: list[Path]) -> list[Path]:
@@ -58,6 +64,16 @@ def make(name: str, results: Path | None, output: list[Path]) -> list[Path]:
     return save_figure(lambda: draw(path), figures, source, "--output")
 
 
+def stale() -> list[str]:
+    """The figures that the repository does not keep and that are missing, or older than what draws them."""
+    sources = [path for path in Path(__file__).parent.rglob("*.p*") if path.suffix != ".pyc"]
+    newest = max(path.stat().st_mtime for path in sources)
+    drawn = {name: Path(f"docs/images/{name}.svg") for name in DRAWN}
+    return [
+        name for name, path in drawn.items() if not path.is_file() or path.stat().st_mtime < newest
+    ]
+
+
 def main(arguments: list[str]) -> None:
     """Make what is asked for, and print the paths."""
     parser = argparse.ArgumentParser(
@@ -67,6 +83,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--results", type=Path, help="of one figure, instead of the stored ones")
+    parser.add_argument("--stale", action="store_true", help="missing or old figures alone")
     parser.add_argument("--output", type=Path, nargs="+", default=[], help=".svg, .pdf or .png")
     chosen = parser.parse_args(arguments)
     unknown = sorted({*chosen.names} - {*NAMES})
@@ -74,7 +91,9 @@ def main(arguments: list[str]) -> None:
         parser.error(f"NAME: got {unknown}, expected some of {', '.join(NAMES)}")
     if (chosen.results or chosen.output) and len(chosen.names) != 1:
         parser.error(f"--results and --output: got {len(chosen.names)} names, expected one")
-    for name in chosen.names or NAMES:
+    if chosen.stale and chosen.names:
+        parser.error(f"--stale: got {chosen.names} too, expected no names")
+    for name in stale() if chosen.stale else chosen.names or NAMES:
         for path in make(name, chosen.results, chosen.output):
             print(path)
 

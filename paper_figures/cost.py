@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from otmd.study.style import FAINT, INK, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import COUNTS, LABEL_HEIGHT, grid, headline, read, spread, thread
 
-FONT: dict[str, Any] = {"fontsize": 6.5}
+FONT: dict[str, Any] = {"fontsize": 6.75}
 TIGHT: dict[str, Any] = {**FONT, "linespacing": 1.0}
 
 
@@ -143,11 +143,11 @@ def _peer_axes(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.grid(axis="y", color=FAINT, linewidth=0.5)
     ticks = (10, 100, 1000)
-    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.5)
+    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.75)
     axes.set_xticks(list(VOCABULARIES), labels=[""] * 2, minor=True)
     for size, side in VOCABULARIES.items():
         axes.axvline(size, color=FAINT, linewidth=0.5, zorder=0)
-        style: dict[str, Any] = {"ha": side, "va": "top", "fontsize": 5.5}
+        style: dict[str, Any] = {"ha": side, "va": "top", "fontsize": 6.75}
         axes.text(size, -0.035, f"{size:,}", transform=axes.get_xaxis_transform(), **style)
 
 
@@ -255,7 +255,7 @@ def _solver_axes(axes: Axes) -> None:
     axes.set_yscale("log")
     grid(axes)
     ticks = (4, 10, 100, 1000)
-    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.5)
+    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.75)
     axes.set_xticks([], minor=True)
 
 

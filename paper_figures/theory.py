@@ -1,13 +1,18 @@
-"""Figures of the theory pages, on small examples: the curve W, the cut, the race, the string, strata."""
+"""Figures of the theory pages, on small examples."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import otmd
-from otmd.study.style import FAINT, INK, MARKS, QUIET
+from otmd import trees
+from otmd.study.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS
+from otmd.trees.base import Context, DraftTree, Prefix
+from otmd.trees.random_choices import Sampled
+from otmd.trees.whole_tree import Layer
 
 SIZE = (5.0, 3.2)
 TARGET = np.array([1 / 3, 0, 2 / 3])
@@ -150,4 +155,83 @@ def strata() -> Figure:
     return figure
 
 
-FIGURES = (curve, cut, race, string, strata)
+WORDS = "ABC"
+ROW, MASS, COLUMN = 0.3, 1.7, 3.1
+"""Height of a token's row, length of a bar of mass 1, and width of a layer."""
+
+
+def layers() -> Figure:
+    """A drawn tree of two layers, with the scores and the masses of layer verification."""
+    after_one = [[0.6, 0.2, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]
+    target = trees.TableModel([[0.5, 0.3, 0.2], after_one])
+    law = trees.TokenTree(trees.TableModel([[0.2, 0.3, 0.5]]), (2, 1), otmd.Stratified)
+    context = Context(target, law)
+    tree = law.draft_tree(context, Sampled(np.random.default_rng(4)))
+    decided = trees.LayerVerification().layers(context, tree)
+    figure = Figure(figsize=(TWO_COLUMNS, 3.2), layout="constrained")
+    axes = figure.subplots()
+    axes.axis("off")
+    corners: dict[Prefix, tuple[float, float]] = {(): (0.0, 0.0)}
+    for depth, layer in enumerate(decided):
+        score = float(layer.scores.sum())
+        stopping_prob = layer.stopping_prob if depth else 1.0
+        words = f"layer {depth}, s = {score:.2f}" if depth else "root, s = 1"
+        words += f"\nstops with probability {stopping_prob:.2f}"
+        axes.text(COLUMN * depth, 1.95, words, va="top", fontweight="bold")
+        for i in range(len(layer.nodes)):
+            _node(axes, context, tree, layer, i, corners)
+    tokens = 1 + sum(float(layer.scores.sum()) for layer in decided[1:])
+    axes.set_title(f"These drafts yield 1 + Σ s = {tokens:.2f} tokens on average", loc="left")
+    axes.barh([-9], [0], color=INSIDE, label="a, accepted below")
+    axes.barh([-9], [0], color=STRATA[2], alpha=0.55, label="w M − a, left to the layer")
+    axes.plot([], [], "d", color=INK, ms=4, label="q")
+    axes.plot([], [], " ", label="bold: drafted")
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, -0.05))
+    axes.set_xlim(-0.2, 2 * COLUMN + 1.9)
+    axes.set_ylim(-1.65, 2.0)
+    return figure
+
+
+def _node(
+    axes: Axes,
+    context: Context,
+    tree: DraftTree,
+    layer: Layer,
+    i: int,
+    corners: dict[Prefix, tuple[float, float]],
+) -> None:
+    """Bars of the target's mass at a node, split into a and R, and lines to the corners of its children."""
+    prefix = layer.nodes[i]
+    score = float(layer.scores[i])
+    left, middle = corners[prefix]
+    name = f"{''.join(WORDS[token] for token in prefix)}: w = {score:.2f}" if prefix else "w = 1"
+    axes.text(left, middle + 1.8 * ROW, name)
+    node = tree.node(prefix)
+    drafted = [] if node is None else node.tokens.tolist()
+    masses = score * context.target(prefix)
+    rests = score * layer.left_by(i)
+    draft_probs = np.asarray(context.law.draft_model(prefix))
+    for token, (mass, rest) in enumerate(zip(masses.tolist(), rests.tolist(), strict=True)):
+        y = middle + (1 - token) * ROW
+        weight = "bold" if token in drafted else "normal"
+        axes.text(left - 0.06, y, WORDS[token], ha="right", va="center", fontweight=weight)
+        accepted = mass - rest
+        bar: dict[str, Any] = {"y": y, "height": 0.6 * ROW}
+        axes.barh(width=MASS * accepted, left=left, color=INSIDE, **bar)
+        start = left + MASS * accepted
+        axes.barh(width=MASS * rest, left=start, color=STRATA[2], alpha=0.55, **bar)
+        end, numbers = mass, f"{rest:.2f}"
+        if node is not None:
+            axes.plot(left + MASS * draft_probs[token], y, "d", color=INK, ms=4)
+            end = max(mass, float(draft_probs[token]))
+            numbers = f"{accepted:.2f} + {rest:.2f}"
+        axes.text(left + MASS * end + 0.12, y, numbers, va="center")
+        if token in drafted:
+            above = 0.8 * (1.0 if token == min(drafted) else -1.0) if len(drafted) > 1 else 0.0
+            child = left + COLUMN, middle + above
+            corners[*prefix, token] = child
+            line: dict[str, Any] = {"color": QUIET, "lw": 0.8}
+            axes.plot([left + 1.95, child[0] - 0.1], [y, child[1] + 2 * ROW], **line)
+
+
+FIGURES = (curve, cut, race, string, strata, layers)

@@ -30,7 +30,7 @@ BY_BOUND = {
 PATH, BLOCK = "one path", "block"
 TOKEN_LEVEL = {"token level", "K-SEQ"}
 
-EQUAL_DEPTH = ("paths", "GBV", "2×8")
+EQUAL_DEPTH = ("paths", "GBV", "2+2+2+2+2+2+2+2")
 """Law, rule and shape that are compared with block verification of a path as deep, too."""
 
 Key = tuple[str, str]

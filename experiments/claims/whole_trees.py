@@ -103,10 +103,10 @@ ONE_PATH: dict[str, TreeVerifier] = {
 }
 MOST_LIKELY = "most likely"
 CERTAIN: dict[str, TreeVerifier] = {"target only": TokenLevel(otmd.TargetOnly())}
-SHAPES = {"2×8": (2, *[1] * 7), "4×4": (4, 1, 1, 1), "2·2×4": (2, 2, 1, 1)}
+SHAPES = ((2, *[1] * 7), (4, 1, 1, 1), (2, 2, 1, 1))
 """Numbers of drafts at the root, below each of its drafts, and so on: 16 drafts or 14."""
 
-MOST_PATHS = {"2×8": (2, 8), "4×4": (4, 4)}
+MOST_PATHS = ((2, 8), (4, 4))
 """Numbers of independent paths and of levels."""
 
 BUDGET = 16
@@ -115,12 +115,14 @@ BUDGET = 16
 def candidates() -> Iterator[Candidate]:
     """Every law and shape that is measured."""
     for law, (kind, rules) in NODE_LAWS.items():
-        for name, shape in SHAPES.items():
+        for shape in SHAPES:
+            name = "×".join(map(str, shape))
             yield Candidate(law, name, partial(TokenTree, branching=shape, law=kind), rules)
-    for name, (k, depth) in MOST_PATHS.items():
+    for k, depth in MOST_PATHS:
+        name = "+".join([str(k)] * depth)
         yield Candidate("paths", name, partial(IIDPaths, num_paths=k, depth=depth), PATHS)
     path = partial(TokenTree, branching=[1] * DEPTH)
-    yield Candidate("one path", f"1×{DEPTH}", path, ONE_PATH)
+    yield Candidate("one path", f"chain of {DEPTH}", path, ONE_PATH)
     tree = partial(MostLikelyTree, budget=BUDGET, depth=DEPTH)
     yield Candidate(MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
 

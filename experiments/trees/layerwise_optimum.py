@@ -40,9 +40,9 @@ from otmd.trees import (
 from otmd.trees.base import Context, Model, Prefix
 
 TREES = {
-    "strata 2-1": lambda draft: TokenTree(draft, (2, 1), otmd.Stratified),
-    "strata 2-2": lambda draft: TokenTree(draft, (2, 2), otmd.Stratified),
-    "strata 3-1": lambda draft: TokenTree(draft, (3, 1), otmd.Stratified),
+    "strata 2×1": lambda draft: TokenTree(draft, (2, 1), otmd.Stratified),
+    "strata 2×2": lambda draft: TokenTree(draft, (2, 2), otmd.Stratified),
+    "strata 3×1": lambda draft: TokenTree(draft, (3, 1), otmd.Stratified),
     "two paths": lambda draft: IIDPaths(draft, 2, 2),
 }
 VERIFIERS = {

@@ -122,19 +122,23 @@ def plan(
     folder = output or o.default_folder(dataset, f"plan-{engine}" if engine else "plan")
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
+    rankings = result.by_budget()
+    heads = ["within", *rankings[max(rankings)].heads]
+    rows = [[budget, *row] for budget, table in rankings.items() for row in table.rows]
     tables = result.tables()
     name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", result.said, tables, result.about, tables[0])
+    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
     if json_output:
         print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
     else:
         for sentence in result.said:
             print(wrapped(sentence), end="\n\n")
-        # The last two columns are left to --markdown and --html, which have room.
-        rows = [row[:-2] for row in tables[0].rows]
-        print(Table("", tables[0].heads[:-2], rows, wrapped(tables[0].note)))
-        if len(result.rankings) > 1:
-            print(tables[1]._replace(note=wrapped(tables[1].note)))
+        largest, key, *smaller = tables
+        printed = len(rankings) - 1 + (len(result.rankings) > 1)
+        for table in (largest, *smaller[:printed]):
+            print(f"{table._replace(note=wrapped(table.note))}\n")
+        for rule, title, _ in key.rows:
+            print(wrapped(f"{rule}: {title}"))
     if config:
         options = json.dumps(result.configuration(str(engine)), indent=1)
         write_atomically(config.absolute(), options.encode() + b"\n")

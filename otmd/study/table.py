@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from otmd.probabilities import FloatArray
+
 Cell = str | float | int | None
+# Texts of more characters are broken into lines.
+LONG = 24
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -62,7 +67,7 @@ class Table(NamedTuple):
         cells = [self._flat_heads(), ["---"] * len(self.heads)]
         cells += [[self.shown(cell) for cell in row] for row in self.rows]
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]
-        return "\n\n".join(filter(None, [f"## {self.title}", "\n".join(lines), self.note]))
+        return "\n\n".join(filter(None, [f"## {self.title}", self.note, "\n".join(lines)]))
 
     def to_csv(self) -> str:
         """The rows as CSV, with numbers in full and empty cells for None and NaN."""
@@ -73,22 +78,23 @@ class Table(NamedTuple):
 
     def to_html(self) -> str:
         """The table as HTML, with its title and note."""
-        bars = self._bars() or [""] * len(self.rows)
         first = self.rows[0] if self.rows else [""] * len(self.heads)
         heads = [
             f"<th{_kind(cell)}><button>{escape(head)}</button></th>"
             for head, cell in zip(self._flat_heads(), first, strict=True)
         ]
-        heads += ["<th>interval</th>"] * any(bars)
-        rows = [
-            f"<tr>{''.join(map(self._html_cell, row))}{bar}</tr>\n"
-            for row, bar in zip(self.rows, bars, strict=True)
-        ]
+        rows = [[*map(self._html_cell, row)] for row in self.rows]
+        if self.interval and self.rows:
+            # The chart stands behind the upper end of the interval.
+            column = list(self.heads).index(self.interval[2]) + 1
+            for cells, chart in zip([heads, *rows], self._chart(self.interval), strict=True):
+                cells.insert(column, chart)
         title = f"<h2>{escape(self.title)}</h2>" * bool(self.title)
         note = f"<p class=note>{escape(self.note)}</p>" * bool(self.note)
+        body = "".join(f"<tr>{''.join(cells)}</tr>\n" for cells in rows)
         return (
-            f"{title}<div class=scroll tabindex=0><table><thead><tr>{''.join(heads)}</tr></thead>"
-            f"<tbody>{''.join(rows)}</tbody></table></div>{note}"
+            f"{title}{note}<div class=scroll tabindex=0><table><thead><tr>{''.join(heads)}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>"
         )
 
     def _flat_heads(self) -> list[str]:
@@ -98,28 +104,44 @@ class Table(NamedTuple):
         value = "" if cell is None or cell != cell else escape(str(cell))
         return f'<td{_kind(cell)} data-value="{value}">{escape(self.shown(cell))}</td>'
 
-    def _bars(self) -> list[str]:
-        """A cell with a bar for each row's interval, all on one scale; empty without an interval."""
-        if self.interval is None or not self.rows:
-            return []
-        columns = [list(self.heads).index(name) for name in self.interval]
+    def _chart(self, interval: tuple[str, str, str]) -> list[str]:
+        """The cells of a chart: a head with the axis, and a bar for each row's interval."""
+        columns = [list(self.heads).index(name) for name in interval]
         # None becomes NaN here. Without an interval, its ends are the value itself.
         cells = np.array([[row[column] for column in columns] for row in self.rows], np.float64)
         cells = np.where(np.isnan(cells), cells[:, :1], cells)
         finite = cells[~np.isnan(cells)]
-        least, most = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        percent = 100.0 * (cells - least) / ((most - least) or 1.0)
-        return [
-            f'<td><div class=bar><i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
-            f'<b style="left:{value:.1f}%"></b></div></td>'
-            if value == value
-            else "<td></td>"
-            for value, low, high in percent.tolist()
-        ]
+        ticks = _ticks(finite.min(), finite.max()) if finite.size else np.array([0.0, 1.0])
+        percent = 100.0 * (cells - ticks[0]) / (ticks[-1] - ticks[0])
+        shares = np.linspace(0.0, 100.0, len(ticks))
+        labels = "".join(
+            f'<s style="left:{share:.1f}%">{tick:g}</s>'
+            for share, tick in zip(shares, ticks, strict=True)
+        )
+        lines = re.sub(">[^<]*</s>", "></s>", labels)
+        name = escape(interval[0].replace("\n", ", "))
+        chart = [f"<th class=axis>{name}<div class=bar>{labels}</div></th>"]
+        for value, low, high in percent.tolist():
+            bar = f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
+            mark = f'<b style="left:{value:.1f}%"></b>'
+            marks = "" if value != value else bar + mark
+            chart.append(f"<td><div class=bar>{lines}{marks}</div></td>")
+        return chart
+
+
+def _ticks(least: float, most: float) -> FloatArray:
+    """Two to six equally spaced round numbers that span the values."""
+    span = (most - least) or 1.0
+    power = 10.0 ** np.floor(np.log10(span))
+    step = next(part * power for part in (0.2, 0.5, 1, 2, 5) if span <= 4 * part * power)
+    first, last = np.floor(least / step), np.ceil(most / step)
+    return step * np.arange(first, max(last, first + 1) + 1)
 
 
 def _kind(cell: Cell) -> str:
-    return "" if isinstance(cell, str) else " class=number"
+    if isinstance(cell, str):
+        return " class=words" * (len(cell) > LONG)
+    return " class=number"
 
 
 def wrapped(text: str) -> str:

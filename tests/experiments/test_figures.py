@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tomllib
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from paper_figures import acceptance, claims, common, queries
-from paper_figures.__main__ import FIGURES, THEORY, main
+from paper_figures.__main__ import DRAWN, FIGURES, IN_REPOSITORY, THEORY, main, stale
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "paper_figures" / "results"
@@ -25,7 +26,7 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("name", [*FIGURES, "gaps", "theory_cut"])
+@pytest.mark.parametrize("name", [*FIGURES, "gaps", "theory_cut", "theory_layers"])
 def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
     figure, options = tmp_path / "figure.png", []
     command = f"python -m paper_figures {name}"
@@ -43,16 +44,32 @@ def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
 
 
 def test_every_stored_figure_can_be_drawn_again() -> None:
-    for name in ("gaps", *FIGURES, *THEORY):
+    for name in IN_REPOSITORY:
         drawn = (ROOT / "docs" / "images" / f"{name}.svg").read_text("utf-8")
         assert f"<dc:source>python -m paper_figures {name}" in drawn
+    for name in (*IN_REPOSITORY, *DRAWN):
         assert f"images/{name}.svg" in PAGES
         assert f"python -m paper_figures {name}\n" in PAGES
 
 
+def test_figures_are_stale_until_drawn_after_their_sources(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "images").mkdir(parents=True)
+    assert {*stale()} == {*FIGURES, *THEORY} - {*IN_REPOSITORY}
+    for name in DRAWN:
+        (tmp_path / "docs" / "images" / f"{name}.svg").touch()
+    assert stale() == []
+    os.utime(tmp_path / "docs" / "images" / "laws.svg", (0, 0))
+    assert stale() == ["laws"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["none"], "NAME: got ['none']"), (["laws", "choice", "--output", "x.svg"], "got 2 names")],
+    [
+        (["--stale", "laws"], "--stale: got ['laws'] too"),
+        (["none"], "NAME: got ['none']"),
+        (["laws", "choice", "--output", "x.svg"], "got 2 names"),
+    ],
 )
 def test_bad_arguments_are_named(arguments, message, capsys) -> None:
     with pytest.raises(SystemExit):

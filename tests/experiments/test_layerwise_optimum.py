@@ -24,7 +24,7 @@ def test_the_best_layerwise_rule_of_a_path_and_of_a_layer() -> None:
 
 
 def test_the_table(tmp_path, capsys, monkeypatch) -> None:
-    trees = {"strata 2-1": layerwise_optimum.TREES["strata 2-1"]}
+    trees = {"strata 2×1": layerwise_optimum.TREES["strata 2×1"]}
     monkeypatch.setattr(layerwise_optimum, "TREES", trees)
     output = tmp_path / "table.parquet"
     arguments = ["--models", "2", "--workers", "1", "--parts", str(tmp_path / "parts")]
@@ -35,5 +35,5 @@ def test_the_table(tmp_path, capsys, monkeypatch) -> None:
     assert (table["best layerwise rule"] <= table["optimum"] + 1e-7).all()
     lacks = 1000 * (table["optimum"] - table["token level"]).mean()
     assert (
-        f"| strata 2-1 | {table['optimum'].mean():.3f} | {lacks:.2f} |" in capsys.readouterr().out
+        f"| strata 2×1 | {table['optimum'].mean():.3f} | {lacks:.2f} |" in capsys.readouterr().out
     )

@@ -269,7 +269,28 @@ def test_unknown_cells_and_ends_are_empty():
     assert "| y | 0.00 | – | – |" in markdown_page("A", [], [one])
     assert one.to_csv().splitlines()[1] == "x,,,"
     page = html_page("A", [], [one._replace(interval=("v", "l", "h"))], {})
-    assert page.count("class=bar") == 1
+    # The axis alone in the head, and no mark in the row without a value.
+    assert page.count("class=bar") == 3
+    assert page.count("<b style") == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((2.1, 3.9), [2, 2.5, 3, 3.5, 4]),
+        ((0.0, 0.0), [0, 0.5]),
+        ((-0.3, 0.1), [-0.3, -0.2, -0.1, 0, 0.1]),
+        ((47.3, 103.0), [40, 60, 80, 100, 120]),
+        ((3.0, 3.0), [3, 3.5]),
+    ],
+)
+def test_an_axis_spans_the_values_with_round_numbers(ends, expected):
+    table = Table("", ["a", "v", "l", "h"], [["x", ends[0], *ends]], interval=("v", "l", "h"))
+    (axis,) = re.findall(r"<th class=axis>v<div class=bar>(.*?)</div>", table.to_html())
+    labels = re.findall(r"left:([\d.]+)%\">(.*?)</s>", axis)
+    assert [float(label) for _, label in labels] == pytest.approx(expected)
+    assert labels[0][0] == "0.0"
+    assert labels[-1][0] == "100.0"
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is installed")

@@ -31,9 +31,9 @@ from otmd.trees.random_choices import every_outcome
 
 RULES = [LayerVerification(), SubtreeVerification()]
 TREES = {
-    "strata 2-2": lambda q: TokenTree(q, (2, 2), otmd.Stratified),
-    "strata 3-1": lambda q: TokenTree(q, (3, 1), otmd.Stratified),
-    "greedy 2-2": lambda q: TokenTree(q, (2, 2), otmd.Greedy),
+    "strata 2×2": lambda q: TokenTree(q, (2, 2), otmd.Stratified),
+    "strata 3×1": lambda q: TokenTree(q, (3, 1), otmd.Stratified),
+    "greedy 2×2": lambda q: TokenTree(q, (2, 2), otmd.Greedy),
     "two paths": lambda q: IIDPaths(q, 2, 2),
     "distinct 2-2": lambda q: TokenTree(q, (2, 2)),
     "most likely": lambda q: MostLikelyTree(q, 5, 3, 3),
@@ -51,7 +51,7 @@ def pairs(kind: str, name: str, number: int):
 
 def test_layers_leave_little_to_any_verifier() -> None:
     """On these models the layers lose less than nodes, and nodes less than token by token."""
-    for name in ("strata 2-2", "strata 3-1", "two paths"):
+    for name in ("strata 2×2", "strata 3×1", "two paths"):
         lost = dict.fromkeys((*RULES, TokenLevel(otmd.Preference())), 0.0)
         for target, law in pairs("any", name, 8):
             best = optimal_block_efficiency(target, law).value
@@ -168,7 +168,7 @@ def test_the_bound_names_a_law_without_closed_form() -> None:
         inclusion_bound(wide, law, 2, rng=0)
 
 
-@pytest.mark.parametrize("name", ["strata 2-2", "two paths", "greedy 2-2"])
+@pytest.mark.parametrize("name", ["strata 2×2", "two paths", "greedy 2×2"])
 def test_scores_of_a_drawn_tree_vary_less_than_what_is_emitted(name: str) -> None:
     for target, law in pairs("any", name, 3):
         context, rule = Context(target, law), LayerVerification()

@@ -9,6 +9,7 @@ from otmd.study.jackknife import FEW_PROMPTS
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.latency import Latency
 from otmd.study.planning.ranking import Row, difference, prompts_needed
+from otmd.study.planning.tree_choices import Choice
 
 
 def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[str]:
@@ -126,11 +127,16 @@ def temperatures_of(row: Row) -> str:
     return " or ".join(f"{temperature:g}" for temperature in row.draft_temperatures)
 
 
+def tree_of(choice: Choice) -> str:
+    """The tree of a choice as it is shown."""
+    return f"chain of {len(choice.shape)}" if max(choice.shape) == 1 else choice.tree
+
+
 def named(row: Row) -> str:
     """The rule of a row with its tree."""
     choice = row.choice
-    chain = max(choice.shape) == 1
-    shape = f"a chain of {len(choice.shape)}" if chain else f"the tree {choice.tree}"
+    tree = tree_of(choice)
+    shape = f"a {tree}" if tree.startswith("chain") else f"the tree {tree}"
     details = [part for part in (choice.variant, f"draft T {temperatures_of(row)}") if part]
     return f"{row.rule} with {shape} ({', '.join(details)})"
 

@@ -11,7 +11,7 @@ from otmd import __version__
 from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts, wrong
-from otmd.study.planning.advice import advice, temperatures_of
+from otmd.study.planning.advice import advice, temperatures_of, tree_of
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
 from otmd.study.planning.goodness_of_fit import check_texts
@@ -36,6 +36,17 @@ NO_PATHS = "most likely paths are not ranked: the dataset has none (otmd collect
 NO_TREES = (
     "layer by layer is not ranked: the dataset has no drawn trees within these budgets and depths, at these "
     "draft temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1x1x1x1x1)"
+)
+MEASURED = (
+    "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values and "
+    "95% intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step "
+    "accepted the most that any lossless rule may with the same drafts."
+)
+NOTATION = (
+    "Trees: × counts drafts per node, so 2×1×1 has two drafts at the first level, and one below each node of "
+    "the next two. + counts drafts per level, so 2+3+3 has two at the first level and three at each of the "
+    "next two, spread unevenly over the nodes; of independent paths, 3+3+3 is three paths of three. A chain "
+    "has one draft per level."
 )
 LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
 
@@ -93,17 +104,27 @@ class Plan(NamedTuple):
         schedule = {ranking.requests: ranking.drafts(rule) for ranking in self.rankings}
         return ENGINES[engine].configuration(rule, schedule)
 
-    def tables(self) -> list[Table]:
-        """The ranking, by concurrent requests, acceptance by depth, and where drafts are lost."""
+    def by_budget(self) -> dict[int, Table]:
+        """The ranking within each tree budget that changes it, the largest first."""
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
-        first = dict.fromkeys(row.rule for row in self.rows)
-        best = [next(row for row in self.rows if row.rule == rule) for rule in first]
-        tables = [_ranking(self.rows, unit)]
+        budgets = sorted({row.budget for row in self.rows}, reverse=True)
+        tables = {budget: _ranking(_within(self.rows, budget), budget, unit) for budget in budgets}
+        return tables | {budgets[0]: tables[budgets[0]]._replace(note=f"{MEASURED}\n{NOTATION}")}
+
+    def tables(self) -> list[Table]:
+        """Rankings by budget with a key of rules, by requests, acceptance by depth, losses, domains."""
+        rankings = self.by_budget()
+        rows = _within(self.rows, max(rankings))
+        largest, *smaller = rankings.values()
+        tables = [largest, _rules(rows), *smaller]
         if len(self.rankings) > 1:
             tables.append(_by_requests(self.rankings))
-        tables.append(_depths(best))
-        with_rates = [row for row in best if row.by_entropy]
-        return [*tables, _losses(with_rates)] if with_rates else tables
+        tables.append(_depths(rows))
+        if with_rates := [row for row in rows if row.by_entropy]:
+            tables.append(_losses(with_rates))
+        if len(rows[0].by_domain) > 1:
+            tables.append(_domains(rows))
+        return tables
 
 
 def make_plan(
@@ -199,7 +220,7 @@ def make_plan(
         for rule, reason in (("most-likely", NO_PATHS), (LAYER, NO_TREES))
         if rule in missing
     ]
-    return Plan(rankings, said, _about(dataset, evidence, settings, latencies, rules))
+    return Plan(rankings, said, _about(dataset, evidence, settings, latencies))
 
 
 def _deterministic_trees(
@@ -268,7 +289,6 @@ def _about(
     evidence: Evidence,
     settings: Settings,
     latencies: Sequence[Latency],
-    rules: Sequence[str],
 ) -> dict[str, str]:
     """Settings and provenance of a plan."""
     about = {
@@ -284,7 +304,6 @@ def _about(
         times = latencies[0]
         about["latency"] = f"target alone {1e3 * times.alone:.2f} ms, context {times.context}"
         about["concurrent requests"] = ", ".join(str(times.requests) for times in latencies)
-    about |= {f"rule {name}": CANDIDATES[name].title for name in rules}
     return {name: text for name, text in about.items() if text}
 
 
@@ -311,19 +330,29 @@ def _sampled_with(dataset: Dataset, target: Processing | None) -> Processing:
     return processing
 
 
-def _ranking(rows: Sequence[Row], unit: str) -> Table:
-    heads = ["rule", unit, "low", "high", "bound", "tree", "drafts", "law", "draft T", "engines"]
+def _within(rows: Sequence[Row], budget: int) -> list[Row]:
+    """The row of each rule within a budget, best first."""
+    allowed = sorted((row for row in rows if row.budget <= budget), key=lambda row: row.budget)
+    largest = {row.rule: row for row in allowed}
+    return [row for row in rows if largest.get(row.rule) is row]
+
+
+def _ranking(rows: Sequence[Row], budget: int, unit: str) -> Table:
+    heads = ["rule", unit, "low", "high", "bound", "tree", "drafts", "law", "draft T"]
     table: list[list[Cell]] = []
     for row in rows:
-        numbers = [row.value, row.low, row.high, row.bound, row.choice.tree, row.choice.drafts]
-        engines = ", ".join(CANDIDATES[row.rule].engines) or "–"
-        table.append([row.rule, *numbers, row.choice.variant, temperatures_of(row), engines])
-    note = (
-        "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values "
-        "and 95% intervals (jackknife over prompts) are of the held-out half. Bound: the value if every step "
-        "accepted the most that any lossless rule may with the same drafts."
-    )
-    return Table("Ranking", heads, table, note, interval=(unit, "low", "high"))
+        numbers = [row.value, row.low, row.high, row.bound, tree_of(row.choice), row.choice.drafts]
+        table.append([row.rule, *numbers, row.choice.variant, temperatures_of(row)])
+    title = f"Ranking of trees of at most {budget} draft{'s' * (budget > 1)}"
+    return Table(title, heads, table, interval=(unit, "low", "high"))
+
+
+def _rules(rows: Sequence[Row]) -> Table:
+    table: list[list[Cell]] = []
+    for row in rows:
+        candidate = CANDIDATES[row.rule]
+        table.append([row.rule, candidate.title, ", ".join(candidate.engines) or "–"])
+    return Table("Rules", ["rule", "drafts and verifier", "engines that run it"], table)
 
 
 def _by_requests(rankings: Sequence[Ranking]) -> Table:
@@ -334,9 +363,8 @@ def _by_requests(rankings: Sequence[Ranking]) -> Table:
         best = max(ranking.rows, key=lambda row: row.fitted)
         speed = best.value * ranking.latency.alone
         ends = best.value, best.low, best.high
-        table.append(
-            [ranking.requests, best.rule, *ends, speed, best.choice.tree, best.choice.drafts]
-        )
+        tree = tree_of(best.choice)
+        table.append([ranking.requests, best.rule, *ends, speed, tree, best.choice.drafts])
     note = (
         "The best row on the fitting half for each number of concurrent requests; tokens per second of one "
         "request. Where the target alone is as fast (× 1 or less), do not draft."
@@ -349,7 +377,7 @@ def _depths(rows: Sequence[Row]) -> Table:
     table = []
     for row in rows:
         none = [None] * (depth - len(row.acceptance))
-        table.append([row.rule, row.choice.tree, *row.acceptance, *none])
+        table.append([row.rule, tree_of(row.choice), *row.acceptance, *none])
     note = (
         "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
         "as --spec-synth-rates, for a chain as long as the tree is deep."
@@ -359,17 +387,25 @@ def _depths(rows: Sequence[Row]) -> Table:
 
 
 def _losses(rows: Sequence[Row]) -> Table:
-    table = []
+    table: list[list[Cell]] = []
     for row in rows:
         bounds = (row.proportional, row.ceiling)
         shares = (row.rate, row.optimal, row.optimal - row.rate, *bounds, *row.by_entropy)
-        table.append([row.rule, *(100 * part for part in shares), *row.by_domain.values()])
+        table.append([row.rule, row.choice.shape[0], *(100 * part for part in shares)])
     note = (
-        "At the first level, on every eighth token: how often a draft is accepted, α* of the same drafts, "
-        "and what no rule exceeds with other laws of as many drafts (π ∝ q: the probability that a token is "
-        "drafted is proportional to q; fitted π: a function of q, from the fitting half). Then "
-        "acceptance by thirds of the target's entropy, and tokens per step by domain."
+        "In per cent, at the first level, on every eighth token: how often one of the drafts is accepted, α* "
+        "of the same drafts, the gap between the two, and what no rule exceeds with other laws of as many "
+        "drafts (π ∝ q: the probability that a token is drafted is proportional to q; fitted π: a function "
+        "of q, from the fitting half). The last three are the acceptance in the thirds of tokens with the "
+        "lowest, middle and highest entropy of the target."
     )
-    heads = ["rule", "accepted %", "α* %", "gap", "π ∝ q %", "fitted π %"]
-    heads += ["sure %", "between %", "open %", *rows[0].by_domain]
-    return Table("Where drafts are lost", heads, table, note)
+    heads = ["rule", "drafts", "accepted", "α*", "gap", "π ∝ q", "fitted π"]
+    heads += ["low entropy", "middle", "high"]
+    return Table("Where drafts are lost, %", heads, table, note)
+
+
+def _domains(rows: Sequence[Row]) -> Table:
+    table: list[list[Cell]] = [
+        [row.rule, tree_of(row.choice), *row.by_domain.values()] for row in rows
+    ]
+    return Table("Tokens per step by domain", ["rule", "tree", *rows[0].by_domain], table)

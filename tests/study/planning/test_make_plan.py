@@ -255,8 +255,40 @@ def test_all_draft_temperatures_that_tie_are_shown(dump, tmp_path):
     assert len(tried["rejection"]) == 1
     # Engines grow most likely paths at temperature 1.
     assert tried["most-likely"] == [1.0]
-    shown = {row[0]: row[-2] for row in found.tables()[0].rows}
+    shown = {row[0]: row[-1] for row in found.tables()[0].rows}
     assert shown["one-hot"] == "0.5 or 1"
+
+
+def test_each_budget_ranks_every_rule(plan):
+    """A rule that a larger budget does not change keeps its row there."""
+    kept = [row for row in plan.rows if (row.rule, row.budget) != ("block", 7)]
+    plan = plan._replace(rankings=[plan.rankings[0]._replace(rows=kept)])
+    small = {row.rule: row for row in plan.rows if row.budget == 2}
+    large = small | {row.rule: row for row in plan.rows if row.budget == 7}
+    assert large["block"].budget == 2
+    tables = plan.by_budget()
+    assert [*tables] == [7, 2]
+    for budget, expected in ((2, small), (7, large)):
+        shown = {row[0]: (row[1], row[6]) for row in tables[budget].rows}
+        assert shown == {name: (row.value, row.choice.drafts) for name, row in expected.items()}
+        assert max(drafts for _, drafts in shown.values()) <= budget
+        assert len(tables[budget].rows) == len(shown)
+    rules = plan.tables()[1]
+    assert [row[0] for row in rules.rows] == [row[0] for row in tables[7].rows]
+    assert all(row[1] == CANDIDATES[row[0]].title for row in rules.rows)
+
+
+def test_per_cent_and_tokens_are_in_tables_of_their_own(plan):
+    tables = {table.title: table for table in plan.tables()}
+    best = {row.rule: row for row in plan.rows if row.budget == 7}
+    losses = {row[0]: row[2:7] for row in tables["Where drafts are lost, %"].rows}
+    domains = {row[0]: row[2:] for row in tables["Tokens per step by domain"].rows}
+    assert losses["stratified"][1] == 100 * best["stratified"].optimal
+    for rule, (rate, optimal, gap, *bounds) in losses.items():
+        assert 0 <= gap == pytest.approx(optimal - rate, abs=1e-9)
+        assert all(0 < bound <= 100 for bound in bounds), rule
+    for rule, row in best.items():
+        assert domains[rule] == [*row.by_domain.values()]
 
 
 def test_advice_names_the_decision(plan):

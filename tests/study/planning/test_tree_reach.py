@@ -263,7 +263,8 @@ def test_whole_trees_are_ranked(dataset, tmp_path) -> None:
     assert table.heads[4] == "bound"
     assert {row[0]: row[4] for row in table.rows}["block"] == rows["block"].bound
     # Depths that are unknown are shown as such.
-    depths = {row[0]: row[2:] for row in plan.tables()[1].rows}
+    by_title = {table.title: table for table in plan.tables()}
+    depths = {row[0]: row[2:] for row in by_title["Acceptance by depth"].rows}
     assert depths["stratified-layer"] == [None] * 3
 
 
