@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
@@ -25,7 +25,7 @@ TOLERANCE = 1e-3
 
 def demo(
     *,
-    output: Path = Path("runs/demo"),
+    output: Annotated[Path, o.RUN] = Path("runs/demo"),
     target: o.Target = "default",
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 16,
@@ -33,7 +33,7 @@ def demo(
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
-    fresh: bool = False,
+    fresh: Annotated[bool, o.RUN] = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -53,6 +53,7 @@ def demo(
     from otmd.storage.store import Store
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
     from otmd.study.run import LAYOUT, RESULTS
+    from otmd.study.table import wrapped
 
     progress = not (quiet or json_output)
     started = time.monotonic()
@@ -83,7 +84,9 @@ def demo(
         f"target {names[0]}, draft {names[1]}, V = {dataset.vocab_size}; "
         "positions on the target's own samples at T = 1\n"
     )
-    print_report(summary, recommendation=recommend(table))
+    print_report(summary)
+    # Last, where a terminal shows it.
+    print("", *map(wrapped, recommend(table)), sep="\n\n")
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")
