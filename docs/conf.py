@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -64,11 +65,8 @@ autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 numpydoc_show_class_members = False
-# Faults of form: sections out of order, parameters that do not exist, more than one line of summary.
-numpydoc_validation_checks = {
-    *("GL01", "GL03", "GL05", "GL06", "GL07", "GL09", "GL10", "PR02", "PR05", "PR10"),
-    *("RT05", "SA02", "SA03", "SA04", "SS01", "SS04", "SS06", "YD01"),
-}
+PROJECT = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))
+numpydoc_validation_checks = {*PROJECT["tool"]["numpydoc_validation"]["checks"]}
 # What it inherits from dict and from transformers is not ours to word.
 numpydoc_validation_exclude = {r"TreeOutput\.(cache_params|clear|copy|past_key_values)$"}
 

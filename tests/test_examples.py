@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from test_project import public_names
+from test_project import reference_names
 
 import otmd
 import otmd.verifiers
@@ -23,13 +23,16 @@ RESULTS = {
     "OptimalAcceptance",
     "TransportSolution",
     "engines.EngineVerdict",
+    "optimum.exact.ExactOptimum",
+    "optimum.exact.PiecewiseOptimum",
+    "optimum.exact.Region",
     "transport.CanonicalDecomposition",
     "transport.LinearProgram",
     "transport.ProgramSize",
     "trees.BlockEfficiency",
     "trees.SequenceOptimum",
 }
-NAMES = sorted(public_names() | {"tensors.probs_from_logits", "verifiers.verifiers_serving"})
+NAMES = sorted([*reference_names(), "verifiers.verifiers_serving"])
 PARSER = doctest.DocTestParser()
 
 

@@ -114,9 +114,22 @@ def print_report(
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
-    """Return the summary as a JSON object: ``results``, ``confidence`` and ``groups``, one for each row.
+    """Write the summary as a JSON object.
 
-    Rates and gaps are fractions; undefined ones are null. ``results`` is the path of the results file.
+    Parameters
+    ----------
+    summary : polars.DataFrame
+        From :func:`otmd.study.summarise`.
+    confidence : float
+        The coverage of the summary's intervals.
+    results : str
+        The path of the results file.
+
+    Returns
+    -------
+    str
+        An object with ``results``, ``confidence`` and ``groups``, one for each row. Rates and gaps are
+        fractions; undefined ones are null.
     """
     groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
     content = {"results": results or None, "confidence": confidence, "groups": groups}
