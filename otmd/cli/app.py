@@ -70,7 +70,7 @@ app.register_install_completion_command(
 
 
 def explained(error: CycloptsError) -> str:
-    """Message of an error of usage, with options whose words begin as an unknown one's, or with an example."""
+    """Message of an error of usage, with options that begin as an unknown one, or with an example."""
     if isinstance(error, UnknownOptionError):
         typed = (error.token.keyword or error.token.value).partition("=")[0]
         starts = [word for word in typed.split("-") if word]
