@@ -53,6 +53,8 @@ html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+# Quotes and ellipses alone: two hyphens begin an option.
+smartquotes_action = "qe"
 # The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
 
@@ -80,8 +82,8 @@ def write_commands(app):
     """Write a page for each command of the command line, from its own help."""
     folder = Path(app.srcdir, "reference", "generated", "commands")
     folder.mkdir(parents=True, exist_ok=True)
-    # The usage also says how Sphinx was started, as if it were the command.
-    text = command_line.generate_docs().replace(" -m sphinx", "")
+    # The usage also says how Sphinx was started, as if it were the command; a usage of ours comes after that.
+    text = command_line.generate_docs().replace(" -m sphinx", "").replace("solve solve", "solve")
     for part in re.split(r"^## otmd ", text, flags=re.M)[1:]:
         name, _, body = part.partition("\n")
         command = command_line[name]

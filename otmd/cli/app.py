@@ -64,7 +64,7 @@ for module in (demo, collect, measure, report, plan, decode, audit, rates, solve
 app["solve"].usage = "Usage: otmd solve [OPTIONS] TARGET [DRAFT]"
 app.register_install_completion_command(
     name="completion",
-    help="Let the shell complete commands and options, such as otmd audit --target-temp<TAB>.",
+    help="Let the shell complete commands and options, such as --target-temperature after --target-temp.",
     help_epilogue="Examples:\n\n  otmd completion\n\n  otmd completion --shell bash",
 )
 
