@@ -73,7 +73,8 @@ def test_examples_run_as_printed(name: str) -> None:
 def test_public_names_have_examples() -> None:
     required = {name for name in NAMES if not WITHOUT_EXAMPLES.match(name)} - RESULTS
     required |= {f"audit.{name}" for name in otmd.audit.__all__ if name[0].islower()}
-    required |= {"audit.SequentialAudit", "measure"}
+    required |= {"audit.SequentialAudit", "measure", "study.summarise"}
+    required |= {"models.load_prompts", "models.open_dataset"}
     assert {name for name in required if not examples(name, named(name))} == set()
     assert set(NAMES) >= RESULTS
 
