@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -53,6 +54,8 @@ html_math_renderer = "mathml"
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+# Quotes and ellipses alone: two hyphens begin an option.
+smartquotes_action = "qe"
 # The tests run the pages' Python; the build only shows it, but for the tutorial, which is a notebook.
 nb_execution_mode = "off"
 # What a cell prints is one box, however often its buffer was flushed.
@@ -67,11 +70,8 @@ autodoc_typehints = "none"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 numpydoc_show_class_members = False
-# Faults of form: sections out of order, parameters that do not exist, more than one line of summary.
-numpydoc_validation_checks = {
-    *("GL01", "GL03", "GL05", "GL06", "GL07", "GL09", "GL10", "PR02", "PR05", "PR10"),
-    *("RT05", "SA02", "SA03", "SA04", "SS01", "SS04", "SS06", "YD01"),
-}
+PROJECT = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8"))
+numpydoc_validation_checks = {*PROJECT["tool"]["numpydoc_validation"]["checks"]}
 # What it inherits from dict and from transformers is not ours to word.
 numpydoc_validation_exclude = {r"TreeOutput\.(cache_params|clear|copy|past_key_values)$"}
 
@@ -85,8 +85,8 @@ def write_commands(app):
     """Write a page for each command of the command line, from its own help."""
     folder = Path(app.srcdir, "reference", "generated", "commands")
     folder.mkdir(parents=True, exist_ok=True)
-    # The usage also says how Sphinx was started, as if it were the command.
-    text = command_line.generate_docs().replace(" -m sphinx", "")
+    # The usage also says how Sphinx was started, as if it were the command; a usage of ours comes after that.
+    text = command_line.generate_docs().replace(" -m sphinx", "").replace("solve solve", "solve")
     for part in re.split(r"^## otmd ", text, flags=re.M)[1:]:
         name, _, body = part.partition("\n")
         command = command_line[name]

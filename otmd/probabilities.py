@@ -425,6 +425,7 @@ def probs_from_logits(
     Returns
     -------
     ndarray of float64, shape (…, V)
+        The probabilities.
 
     Examples
     --------

@@ -57,6 +57,7 @@ def assert_lossless(
     verifier : Verifier or callable
         A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
     target_probs : array_like, shape (V,)
+        p.
     law : DraftLaw
         The law of the drafts, without leading axes.
     returns : {"token", "tokens", "law"}
@@ -175,6 +176,7 @@ def hostile_names() -> list[str]:
     Returns
     -------
     list of str
+        One for each pair.
 
     Examples
     --------

@@ -26,6 +26,7 @@ from otmd.study.rows import SCHEMA
 REAL = {"collect": collect, "load_prompts": load_prompts}
 COMMANDS = ("collect", "measure", "solve", "report", "plan", "decode", "audit", "demo", "warmup")
 THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
+GROUPS = ("Input", "Drafts and verifiers", "Sampling", "Times", "Accuracy", "Output and run")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,22 @@ def test_the_help_of_every_command_has_examples(command, capsys):
     assert text.count(f"  otmd {command} ") + text.count(f"  otmd {command}\n") >= 3
     codes = "3 for FAULTY and 4 for INCONCLUSIVE" in " ".join(text.split())
     assert codes == (command == "audit")
+    assert "Parameters" not in text
+    groups = re.findall(r"^╭─ (.+?) ─+╮$", text, re.M)
+    assert groups == [group for group in GROUPS if group in groups]
+    assert len(groups) >= (0 if command == "warmup" else 3)
+
+
+def test_the_shell_completes_options(tmp_path, capsys):
+    script = tmp_path / "completion"
+    command = ["completion", "--shell", "bash", "--output", str(script)]
+    assert run(*command, env=os.environ | {"HOME": str(tmp_path)}).returncode == 0
+    typed = (
+        "source $0; COMP_WORDS=(otmd audit run.jsonl --target-temp); COMP_CWORD=3; "
+        "_otmd; echo ${COMPREPLY[@]}"
+    )
+    completed = subprocess.run(["bash", "-c", typed, script], capture_output=True, text=True)
+    assert completed.stdout == "--target-temperature\n"
 
 
 def test_the_help_names_every_command_and_the_exit_codes(capsys):
@@ -76,7 +93,7 @@ def test_the_help_names_every_command_and_the_exit_codes(capsys):
 def test_solve_prints_the_ground_truth(capsys):
     assert main(["solve", *THIRDS, "--num-drafts", "2"]) == 0
     text = capsys.readouterr().out
-    assert "0.8888888889" in text
+    assert re.match(r"optimal α\* +0\.8888888889, attained by preference\n", text)
     assert "0.7777777778" in text
     assert "0.81141951" in text
     assert "{1}" in text
@@ -172,6 +189,12 @@ def test_solve_takes_one_distribution_of_each(tmp_path, capsys, argument, shape)
         (["report", "x", "--seed", "-1"], 2, "--seed"),
         (["report", "nix"], 1, "nix: no such file"),
         (["frobnicate"], 2, "frobnicate"),
+        (["solve"], 2, "For example: otmd solve 1/3,0,2/3 1/3,1/3,1/3"),
+        (["plan"], 2, "For example: otmd plan runs/texts"),
+        (["audit", "x", "--target-temp", "1"], 2, "Did you mean --target-temperature?"),
+        (["collect", "x", "--target-temp=1"], 2, "Did you mean --target or --temperature?"),
+        (["plan", "x", "--tempreature", "1"], 2, "Did you mean --temperature?"),
+        (["warmup", "--fast"], 2, "Unknown option: --fast. (see: otmd warmup --help)"),
     ],
 )
 def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, capsys):
@@ -287,19 +310,19 @@ def test_measure_in_json_and_its_default_folder(dump, capsys):
     assert Path(answer["results"]).exists()
 
 
-def test_every_law_is_measured_and_the_closing_lines_rank_them(dump, tmp_path, capsys):
+def test_every_law_is_measured_and_the_first_lines_rank_them(dump, tmp_path, capsys):
     laws = "with-replacement,greedy,top-then,independent"
     arguments = ["measure", str(dump), "--output", str(tmp_path), "--workers", "1", "--quiet"]
     assert main([*arguments, "--law", laws, "--top", "1", "--num-drafts", "2"]) == 0
     table = pl.read_parquet(tmp_path / "results.parquet")
     assert set(table["law"]) == {"WithReplacement", "Greedy", "TopThen", "Independent"}
     out = capsys.readouterr().out
-    closing = out[out.index("all laws, best rate first") :].splitlines()
-    rates = [float(line.split()[-1]) for line in closing if line.split()[-1:] and "  2  " in line]
+    ranking = out[out.index("all laws, best rate first") :].split("\n\n")[0].splitlines()
+    rates = [float(line.split()[-1]) for line in ranking if "  2  " in line]
     assert len(rates) >= 8
     assert rates == sorted(rates, reverse=True)
-    assert any(line.split()[:3] == ["with", "replacement", "optimal"] for line in closing)
-    assert "T = 1: take 2 " in out
+    assert any(line.split()[:3] == ["with", "replacement", "optimal"] for line in ranking)
+    assert out.startswith("T = 1: take 2 ")
 
 
 def test_report_on_something_else_says_what_it_is_and_never_to_delete_it(dump, tmp_path, capsys):
@@ -480,6 +503,7 @@ def test_demo_ends_with_a_table_a_parquet_file_and_figures(fake_models, tmp_path
         assert str(tmp_path / path) in out
         assert (tmp_path / path).stat().st_size > 0
     assert "Measured, in" in out
+    assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
     assert main([*arguments, "--quiet"]) == 0
     assert "Taken from an earlier run (--fresh measures again)" in capsys.readouterr().out
     assert fake_models.collected == 1

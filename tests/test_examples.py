@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from test_project import public_names
+from test_project import reference_names
 
 import otmd
 import otmd.verifiers
@@ -23,13 +23,16 @@ RESULTS = {
     "OptimalAcceptance",
     "TransportSolution",
     "engines.EngineVerdict",
+    "optimum.exact.ExactOptimum",
+    "optimum.exact.PiecewiseOptimum",
+    "optimum.exact.Region",
     "transport.CanonicalDecomposition",
     "transport.LinearProgram",
     "transport.ProgramSize",
     "trees.BlockEfficiency",
     "trees.SequenceOptimum",
 }
-NAMES = sorted(public_names() | {"tensors.probs_from_logits", "verifiers.verifiers_serving"})
+NAMES = sorted([*reference_names(), "verifiers.verifiers_serving"])
 PARSER = doctest.DocTestParser()
 
 
@@ -70,7 +73,8 @@ def test_examples_run_as_printed(name: str) -> None:
 def test_public_names_have_examples() -> None:
     required = {name for name in NAMES if not WITHOUT_EXAMPLES.match(name)} - RESULTS
     required |= {f"audit.{name}" for name in otmd.audit.__all__ if name[0].islower()}
-    required |= {"audit.SequentialAudit", "measure"}
+    required |= {"audit.SequentialAudit", "measure", "study.summarise"}
+    required |= {"models.load_prompts", "models.open_dataset"}
     assert {name for name in required if not examples(name, named(name))} == set()
     assert set(NAMES) >= RESULTS
 

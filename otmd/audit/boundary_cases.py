@@ -67,8 +67,14 @@ OUTPUT_MISSING = "output_missing"
 class BoundaryCase:
     """A kind of row that no sound engine writes: one such row is a fault, or else rules out a PASS.
 
-    The ``kind`` is a key of ``otmd.audit.boundary_cases.KINDS``. It was seen in ``count`` rows, and first in
-    ``first_rows``, counted from 1.
+    Attributes
+    ----------
+    kind : str
+        A key of ``otmd.audit.boundary_cases.KINDS``.
+    count : int
+        The number of such rows.
+    first_rows : tuple of int
+        The first of them, counted from 1.
     """
 
     kind: str

@@ -15,10 +15,17 @@ from otmd.verifiers import Verifier
 
 @dataclass(frozen=True)
 class GuiltyDrafts:
-    """Drafts x, drawn with probability Q(x), on which a faulty verifier emits tokens that it emits too often.
+    """Drafts x on which a faulty verifier emits tokens that it emits too often.
 
-    The ``excess`` is their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the
-    distribution of the output token.
+    Attributes
+    ----------
+    tokens : tuple of int
+        x.
+    prob : float
+        Q(x), the probability of drawing them.
+    excess : float
+        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the distribution of
+        the output token.
     """
 
     tokens: tuple[int, ...]

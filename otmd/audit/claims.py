@@ -173,7 +173,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Group:
-    """Bets on some of the rows. The ``p_value`` is corrected for the number of bets of the claim."""
+    """Bets on some of the rows.
+
+    Attributes
+    ----------
+    title, name : str
+        By what rows are grouped, such as "depth", and which group this is.
+    num_samples : int
+        The number of its samples.
+    p_value : float
+        Valid at any time, and corrected for the number of bets of the claim.
+    """
 
     title: str
     name: str
@@ -183,13 +193,27 @@ class Group:
 
 @dataclass(frozen=True)
 class Claim:
-    """Three statements about a claim on many positions, each with the false-alarm rate ``level``.
+    """Three statements about a claim on many positions, each with the same false-alarm rate.
 
-    The ``p_value`` is of the exact G-test of counts in equal cells, valid if the number of rows was fixed in
-    advance. The ``betting_p_value`` is valid at any time: half of its share is for all rows, the rest
-    for ``groups`` of them. ``total_variation_bound`` is a lower bound of the mean total variation from the
-    claimed distributions, over the held-out half of the samples. The G-test finds a total variation of
-    ``detectable`` on the cells with probability 0.9.
+    Attributes
+    ----------
+    name : str
+        The name of the claim.
+    num_samples : int
+        The number of samples.
+    p_value : float
+        That of the exact G-test of counts in equal cells, valid if the number of rows was fixed in advance.
+    betting_p_value : float
+        Valid at any time: half of its share is for all rows, the rest for the groups of them.
+    total_variation_bound : float
+        A lower bound of the mean total variation from the claimed distributions, over the held-out half of
+        the samples.
+    detectable : float
+        The total variation on the cells that the G-test finds with probability 0.9.
+    level : float
+        The false-alarm rate of each statement.
+    groups : tuple of Group
+        The bets on groups of rows.
     """
 
     name: str
@@ -310,9 +334,18 @@ def _bets(cells: Classification) -> FloatArray:
 
 @dataclass(frozen=True)
 class Band:
-    """A class of tokens: the number of output tokens in it, ``observed`` and ``expected`` by the targets.
+    """A class of tokens, and the number of output tokens in it.
 
-    ``deviations`` is the difference in standard deviations; 0 if the number cannot vary.
+    Attributes
+    ----------
+    name : str
+        The class in words.
+    observed : int
+        The number of output tokens in it.
+    expected : float
+        The number that the targets expect.
+    deviations : float
+        The difference in standard deviations; 0 if the number cannot vary.
     """
 
     name: str

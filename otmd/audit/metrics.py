@@ -37,10 +37,20 @@ class RecordedPosition(NamedTuple):
 class PooledAcceptance:
     """Acceptance over all positions with sound drafts, compared with the ceiling of lossless verifiers.
 
-    The ``rate`` is the share of positions whose output token was among the drafts; the ``ceiling`` is the
-    mean of α*. Rows with an output token of target probability zero are left out: they are proof. The
-    ``p_value`` is of a bet that the rate is above the ceiling, and is 1 for a rate below. It is valid at any
-    time, and an alarm if it is at most ``level``.
+    Rows with an output token of target probability zero are left out: they are proof.
+
+    Attributes
+    ----------
+    num_positions : int
+        The number of positions.
+    rate : float
+        The share of them whose output token was among the drafts.
+    ceiling : float
+        The mean of α*.
+    p_value : float
+        That of a bet that the rate is above the ceiling, valid at any time; 1 for a rate below.
+    level : float
+        A p-value of at most this is an alarm.
     """
 
     num_positions: int
@@ -65,7 +75,17 @@ class PooledAcceptance:
 
 @dataclass(frozen=True)
 class Metric:
-    """One of the many numbers that are called acceptance, with its name and definition."""
+    """One of the many numbers that are called acceptance.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    value : float
+        Its value, a fraction or a number of tokens.
+    definition : str
+        The formula in words.
+    """
 
     name: str
     value: float

@@ -45,9 +45,15 @@ class Fit:
 class Explanation:
     """A mistake in words, with its best setting, and how well it explains the samples.
 
-    ``log_likelihood`` is the logarithm of their likelihood, minus that of the number of settings tried. For a
-    recorded run the likelihood is relative to that of the declared law, or of the best lossless verifier, and
-    ``fit`` is the test of the mistake; it is None for other samples.
+    Attributes
+    ----------
+    mistake : str
+        The mistake in words.
+    log_likelihood : float
+        The logarithm of the samples' likelihood, minus that of the number of settings tried. For a recorded
+        run it is relative to that of the declared law, or of the best lossless verifier.
+    fit : Fit or None
+        The test of the mistake on a recorded run; None for other samples.
     """
 
     mistake: str

@@ -111,7 +111,7 @@ class Recorder:
         draft_tokens : array_like
             The n tokens of the chain (n,). Here and in the output, −1 stands for no token.
         output_tokens : array_like
-            The 1 to n + 1 tokens that the step emitted: the accepted ones, and one more.
+            The 1 to n + 1 tokens that the step emitted, else ValueError: the accepted ones, and one more.
         **fields
             The fields of a row. ``target_logits`` or ``target_probs`` has the shape (n + 1, V),
             ``draft_logits`` or ``draft_probs`` (n, V); with ``target_ids`` or ``draft_ids``, K takes the

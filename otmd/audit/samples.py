@@ -67,11 +67,17 @@ class Report(ABC):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The acceptance rate in a sample, with exact bounds (Clopper–Pearson).
+    """The acceptance rate in a sample, and the most that a lossless verifier could accept.
 
-    No lossless verifier exceeds the ``ceiling``: α*, or
-    :func:`~otmd.optimum.bounds.draft_probability_bound` for a law without a closed form and with too many
-    tuples for a maximum flow.
+    Attributes
+    ----------
+    rate : float
+        The share of draws whose output token is one of the drafts.
+    low, high : float
+        Exact bounds of the acceptance rate (Clopper–Pearson).
+    ceiling : float
+        α*, or :func:`~otmd.optimum.bounds.draft_probability_bound` for a law without a closed form and with
+        too many tuples for a maximum flow.
     """
 
     rate: float
@@ -87,7 +93,15 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TokenDeviation:
-    """The id of a token, and its counts, or its probabilities if the distribution of the output is exact."""
+    """A token that is emitted too often or too seldom.
+
+    Attributes
+    ----------
+    token : int
+        Its id.
+    observed, expected : float
+        Its counts, or its probabilities if the distribution of the output is exact.
+    """
 
     token: int
     observed: float

@@ -65,10 +65,12 @@ def texts(
         next token: such as :meth:`otmd.models.LanguageModel.logits_after`.
     temperature, top_k, top_p, min_p, order
         The sampling settings that were asked for, see :class:`otmd.Processing`.
-    false_alarm, bias, rng
+    false_alarm, bias
         As for :func:`otmd.audit.recorded_run`.
     batch_size : int
         Texts are evaluated together in batches of about this many output tokens.
+    rng
+        As for :func:`otmd.audit.recorded_run`.
 
     Returns
     -------

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cyclopts import CycloptsError
     except ModuleNotFoundError:
         return _fail(f"the command line needs more packages: {INSTALL.format('experiments')}")
-    from otmd.cli.app import app
+    from otmd.cli.app import app, explained
 
     try:
         with warnings.catch_warnings():
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CycloptsError, UsageError) as error:
         command = next((token for token in tokens if not token.startswith("-")), None)
         named = f"otmd {command}" if command in [*app] else "otmd"
-        return _fail(f"{_said(error)} (see: {named} --help)", USAGE)
+        said = _said(error) if isinstance(error, UsageError) else explained(error)
+        return _fail(f"{said} (see: {named} --help)", USAGE)
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
@@ -78,6 +79,6 @@ def _fail(message: str, code: int = FAILED) -> int:
 def _said(error: BaseException) -> str:
     text = str(error).strip()
     expected = isinstance(error, (ValueError, OSError, RuntimeError, UsageError))
-    if text and (expected or type(error).__module__.startswith("cyclopts")):
+    if text and expected:
         return text
     return f"{type(error).__name__}: {text} (--debug shows where)"

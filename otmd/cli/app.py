@@ -1,13 +1,26 @@
 """The command-line application with all its commands."""
 
 import inspect
+import re
 from collections.abc import Callable
 from itertools import groupby
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 from otmd import __version__
-from otmd.cli import audit, collect, decode, demo, measure, plan, rates, report, solve, warmup
+from otmd.cli import (
+    audit,
+    collect,
+    decode,
+    demo,
+    measure,
+    options,
+    plan,
+    rates,
+    report,
+    solve,
+    warmup,
+)
 
 app = App(
     name="otmd",
@@ -46,4 +59,31 @@ def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
 for module in (demo, collect, measure, report, plan, decode, audit, rates, solve, warmup):
     name = module.__name__.rpartition(".")[2]
     examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
-    app.command(unwrapped(getattr(module, name)), help_epilogue=examples)
+    command = unwrapped(getattr(module, name))
+    app.command(command, help_epilogue=examples, group_parameters=options.DRAFTS)
+app["solve"].usage = "Usage: otmd solve [OPTIONS] TARGET [DRAFT]"
+app.register_install_completion_command(
+    name="completion",
+    help="Let the shell complete commands and options, such as --target-temperature after --target-temp.",
+    help_epilogue="Examples:\n\n  otmd completion\n\n  otmd completion --shell bash",
+)
+
+
+def explained(error: CycloptsError) -> str:
+    """Message of an error of usage, with options that begin as an unknown one, or with an example."""
+    if isinstance(error, UnknownOptionError):
+        typed = (error.token.keyword or error.token.value).partition("=")[0]
+        starts = [word for word in typed.split("-") if word]
+        alike = {
+            name: sum(f"-{word}" in name for word in starts)
+            for argument in error.argument_collection
+            for name in argument.names
+        }
+        if most := max(alike.values(), default=0):
+            meant = " or ".join(name for name, words in alike.items() if words == most)
+            return f"Unknown option: {typed}. Did you mean {meant}?"
+    if isinstance(error, MissingArgumentError) and error.command_chain:
+        (command,) = error.command_chain
+        example = re.search(rf"otmd {command} .*", app[command].help_epilogue or "")
+        return f"{error} For example: {example[0]}" if example else str(error)
+    return str(error)

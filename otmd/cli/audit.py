@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts.types import NonNegativeFloat
 
@@ -23,19 +23,19 @@ otmd audit texts.jsonl --oracle Qwen/Qwen3-0.6B --target-temperature 0.8"""
 
 
 def audit(
-    file: Path,
+    file: Annotated[Path, o.INPUT],
     *,
-    oracle: str | None = None,
+    oracle: Annotated[str | None, o.INPUT] = None,
     law: str | None = None,
-    false_alarm: float = 1e-3,
-    bias: float = 0.1,
+    false_alarm: Annotated[float, o.ACCURACY] = 1e-3,
+    bias: Annotated[float, o.ACCURACY] = 0.1,
     top: o.Top = 1,
-    target_temperature: NonNegativeFloat | None = None,
+    target_temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
     target_top_k: o.TopKOrAll = None,
     target_top_p: o.TopP = None,
     target_min_p: o.MinP = None,
     target_order: o.Order = None,
-    draft_temperature: NonNegativeFloat | None = None,
+    draft_temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
     draft_top_k: o.TopKOrAll = None,
     draft_top_p: o.TopP = None,
     draft_min_p: o.MinP = None,
@@ -67,15 +67,11 @@ def audit(
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
         A run passes only if a bias of this size (total variation) would have been found with probability 0.9.
-    top : int
-        For top-then: how many of the most likely tokens are always drafted.
     target_temperature : float
         For recorded logits: what the engine divided the target's logits by. Leave out the target and draft
         options if rows hold probabilities, or their own settings.
     draft_temperature : float
         What the engine divided the draft's logits by.
-    json_output : bool
-        Print a JSON object instead of the report.
     """
     from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.laws import TopThen

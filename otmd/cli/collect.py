@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from cyclopts.types import NonNegativeFloat, PositiveInt
 
@@ -20,24 +20,24 @@ otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngr
 
 
 def collect(
-    output: Path,
+    output: Annotated[Path, o.RUN],
     *,
     target: o.Target = "default",
     draft: o.Draft = "skip:13,15,17",
     prompts: o.Prompts = "code,maths,chat,prose",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
-    mode: Literal["samples", "text"] = "samples",
-    temperature: NonNegativeFloat = 1.0,
+    mode: Annotated[Literal["samples", "text"], o.SAMPLING] = "samples",
+    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
-    consecutive: PositiveInt | None = None,
+    consecutive: Annotated[PositiveInt | None, o.SAMPLING] = None,
     paths: PositiveInt | None = None,
     path_length: PositiveInt = 6,
     trees: str | None = None,
     trees_every: PositiveInt = 8,
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Annotated[Literal["float32", "float16"], o.RUN] = "float32",
     seed: o.Seed = 0,
-    batch_size: PositiveInt = 8,
+    batch_size: Annotated[PositiveInt, o.RUN] = 8,
     device: o.Device = None,
     model_dtype: o.ModelDtype = None,
     overwrite: o.Overwrite = False,

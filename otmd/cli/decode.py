@@ -3,10 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-from cyclopts.types import NonNegativeFloat, PositiveInt
+from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
@@ -57,7 +57,7 @@ def decode(
     draft: o.Draft = "ngram+context",
     prompts: o.Prompts = "code,maths,chat",
     per_domain: o.PerDomain = 2,
-    prompt: str | None = None,
+    prompt: Annotated[str | None, o.INPUT] = None,
     paths: PositiveInt | None = None,
     branching: str | None = None,
     law: str | None = None,
@@ -66,16 +66,16 @@ def decode(
     quota: PositiveInt | None = None,
     depth: PositiveInt | None = None,
     rule: str | None = None,
-    temperature: NonNegativeFloat = 1.0,
-    draft_top_k: o.TopKOrAll = DEFAULT_DRAFT_TOP_K,
+    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
+    draft_top_k: NonNegativeInt = DEFAULT_DRAFT_TOP_K,
     cuts: o.Cuts = o.NO_CUTS,
     max_new_tokens: o.MaxNewTokens = 96,
-    repeats: PositiveInt = 3,
+    repeats: Annotated[PositiveInt, o.ACCURACY] = 3,
     seed: o.Seed = 0,
     device: o.Device = None,
     model_dtype: o.ModelDtype = None,
-    threads: PositiveInt | None = None,
-    show: bool = False,
+    threads: Annotated[PositiveInt | None, o.RUN] = None,
+    show: Annotated[bool, o.RUN] = False,
     figure: o.Figure = None,
     json_output: o.Json = False,
     quiet: o.Quiet = False,

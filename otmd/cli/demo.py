@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts.types import NonNegativeInt
 
@@ -29,16 +29,16 @@ TOLERANCE = 1e-3
 
 def demo(
     *,
-    output: Path = Path("runs/demo"),
+    output: Annotated[Path, o.RUN] = Path("runs/demo"),
     target: o.Target = "default",
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
-    tree_prompts: NonNegativeInt = 8,
+    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 8,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
-    fresh: bool = False,
+    fresh: Annotated[bool, o.RUN] = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """``otmd measure``: every verifier against the optimum, on a dataset."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from otmd.cli import options as o
 
@@ -18,9 +18,9 @@ otmd measure dump.npz --top-p 0.95 --order llama.cpp --output runs/top-p --json"
 
 
 def measure(
-    dataset: Path,
+    dataset: Annotated[Path, o.INPUT],
     *,
-    output: Path | None = None,
+    output: Annotated[Path | None, o.RUN] = None,
     law: o.Law = DEFAULT_LAWS,
     top: o.Top = 1,
     verifier: str = DEFAULT_VERIFIERS,
@@ -29,7 +29,7 @@ def measure(
     cuts: o.Cuts = o.NO_CUTS,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
-    device: str | None = None,
+    device: Annotated[str | None, o.RUN] = None,
     overwrite: o.Overwrite = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
 
 from otmd import __version__
@@ -26,10 +26,19 @@ if TYPE_CHECKING:
     from otmd.study.table import Table
 
 
-Json = Annotated[bool, Parameter("--json", help="Print a JSON object instead of tables.")]
-Quiet = Annotated[bool, Parameter(help="Show no progress bar.")]
+# The groups of options in every command's help, in this order. An option that names none is about drafts.
+INPUT = Parameter(group=Group.create_ordered("Input"))
+DRAFTS = Group.create_ordered("Drafts and verifiers")
+SAMPLING = Parameter(group=Group.create_ordered("Sampling"))
+TIMES = Parameter(group=Group.create_ordered("Times"))
+ACCURACY = Parameter(group=Group.create_ordered("Accuracy"))
+RUN = Parameter(group=Group.create_ordered("Output and run"))
+
+Json = Annotated[bool, RUN, Parameter("--json", help="Print a JSON object instead of tables.")]
+Quiet = Annotated[bool, RUN, Parameter(help="Show no progress bar.")]
 Target = Annotated[
     str,
+    INPUT,
     Parameter(
         help="The target model: default (SmolLM2-135M-Instruct, fetched once), a folder, a .gguf "
         "file, or a name on the hub."
@@ -37,6 +46,7 @@ Target = Annotated[
 ]
 Draft = Annotated[
     str,
+    INPUT,
     Parameter(
         help="The draft: skip:13,15,17 (the target without these layers), ngram, "
         "ngram:ORDER:FILE, ngram+context (which learns from the text as it is written), or a "
@@ -45,14 +55,18 @@ Draft = Annotated[
     ),
 ]
 Prompts = Annotated[
-    str, Parameter(help="Comma-separated: code, maths, chat, prose, or your .jsonl and .txt files.")
+    str,
+    INPUT,
+    Parameter(help="Comma-separated: code, maths, chat, prose, or your .jsonl and .txt files."),
 ]
-PerDomain = Annotated[PositiveInt, Parameter(help="How many prompts from each source.")]
-Positions = Annotated[PositiveInt, Parameter(help="How many positions of each answer.")]
-MaxNewTokens = Annotated[PositiveInt, Parameter(help="The most new tokens of a text.")]
-Device = Annotated[str | None, Parameter(help="Such as cpu; by default cuda if torch finds it.")]
-ModelDtype = Annotated[str | None, Parameter(help="Type of the weights, such as bfloat16.")]
-Seed = Annotated[NonNegativeInt, Parameter(help="Equal seeds give equal results.")]
+PerDomain = Annotated[PositiveInt, INPUT, Parameter(help="How many prompts from each source.")]
+Positions = Annotated[PositiveInt, SAMPLING, Parameter(help="How many positions of each answer.")]
+MaxNewTokens = Annotated[PositiveInt, SAMPLING, Parameter(help="The most new tokens of a text.")]
+Device = Annotated[
+    str | None, RUN, Parameter(help="Such as cpu; by default cuda if torch finds it.")
+]
+ModelDtype = Annotated[str | None, RUN, Parameter(help="Type of the weights, such as bfloat16.")]
+Seed = Annotated[NonNegativeInt, RUN, Parameter(help="Equal seeds give equal results.")]
 NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
 Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
 Top = Annotated[
@@ -60,31 +74,38 @@ Top = Annotated[
     Parameter(help="For top-then: how many of the most likely tokens are always drafted."),
 ]
 Tol = Annotated[
-    PositiveFloat, Parameter(help="How far apart bounds of a rate without a closed form may be.")
+    PositiveFloat,
+    ACCURACY,
+    Parameter(help="How far apart bounds of a rate without a closed form may be."),
 ]
-Temperature = Annotated[str, Parameter(help="Comma-separated, for logits.")]
-TopK = Annotated[PositiveInt | None, Parameter(help="Keep the k most likely tokens.")]
+Temperature = Annotated[str, SAMPLING, Parameter(help="Comma-separated, for logits.")]
+TopK = Annotated[PositiveInt | None, SAMPLING, Parameter(help="Keep the k most likely tokens.")]
 TopKOrAll = Annotated[
-    NonNegativeInt | None, Parameter(help="Keep the k most likely tokens; 0 keeps all.")
+    NonNegativeInt | None, SAMPLING, Parameter(help="Keep the k most likely tokens; 0 keeps all.")
 ]
 TopP = Annotated[
-    float | None, Parameter(help="Keep the most likely tokens that together have this mass.")
+    float | None,
+    SAMPLING,
+    Parameter(help="Keep the most likely tokens that together have this mass."),
 ]
 MinP = Annotated[
     float | None,
+    SAMPLING,
     Parameter(help="Keep the tokens at least this likely relative to the most likely."),
 ]
 Order = Annotated[
     str | None,
+    SAMPLING,
     Parameter(
         help="The order of temperature and cuts: transformers (the default), vllm, llama.cpp or sglang, or a "
         "list such as top_k,top_p,min_p,temperature."
     ),
 ]
-Overwrite = Annotated[bool, Parameter(help="Replace a run with other settings in the folder.")]
-Workers = Annotated[PositiveInt | None, Parameter(help="Processes; one per CPU unless given.")]
+Overwrite = Annotated[bool, RUN, Parameter(help="Replace a run with other settings in the folder.")]
+Workers = Annotated[PositiveInt | None, RUN, Parameter(help="Processes; one per CPU unless given.")]
 Figure = Annotated[
     list[Path] | None,
+    RUN,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
 
@@ -222,6 +243,7 @@ def default_folder(dataset: Path, ending: str) -> Path:
     return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
 
 
+@RUN
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Pages:

@@ -3,9 +3,9 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts.types import NonNegativeFloat, PositiveInt
+from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
@@ -23,23 +23,23 @@ otmd plan runs/texts --engine vllm --latency times.json --requests 1,8,32 --conf
 
 
 def plan(
-    dataset: Path,
+    dataset: Annotated[Path, o.INPUT],
     *,
-    output: Path | None = None,
+    output: Annotated[Path | None, o.RUN] = None,
     num_drafts: o.NumDrafts = "1,2,4",
     tree_budget: str = "4,8,16",
     depth: PositiveInt = 8,
     rules: str | None = None,
-    temperature: NonNegativeFloat | None = None,
+    temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
     cuts: o.Cuts = o.NO_CUTS,
     draft_temperature: str | None = None,
-    draft_top_k: o.TopKOrAll = None,
-    latency: Path | None = None,
-    measure_latency: Path | None = None,
-    context: PositiveInt | None = None,
-    requests: str | None = None,
+    draft_top_k: NonNegativeInt | None = None,
+    latency: Annotated[Path | None, o.TIMES] = None,
+    measure_latency: Annotated[Path | None, o.TIMES] = None,
+    context: Annotated[PositiveInt | None, o.TIMES] = None,
+    requests: Annotated[str | None, o.TIMES] = None,
     engine: str | None = None,
-    config: Path | None = None,
+    config: Annotated[Path | None, o.RUN] = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,

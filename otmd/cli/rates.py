@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 from otmd.cli import options as o
 
@@ -12,13 +13,20 @@ otmd rates sglang-answers.jsonl --json
 otmd rates spec-bench-answers.jsonl"""
 
 
-def rates(file: Path, *, without_extra_token: bool = False, json_output: o.Json = False) -> None:
+def rates(
+    file: Annotated[Path, o.INPUT],
+    *,
+    without_extra_token: Annotated[bool, o.INPUT] = False,
+    json_output: o.Json = False,
+) -> None:
     """Convert what an engine counted: tokens per step, acceptance per draft, per step and by depth.
 
     Reads vLLM's metrics, and answers of SGLang, llama.cpp and Spec-Bench.
 
     Parameters
     ----------
+    file : Path
+        A text of vLLM's metrics, or a .jsonl file of answers.
     without_extra_token : bool
         The accept_lengths of the file leave out the extra token of each step; Spec-Bench's count it.
     """

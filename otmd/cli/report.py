@@ -1,6 +1,7 @@
 """``otmd report``: a finished measurement as tables, JSON or a figure."""
 
 from pathlib import Path
+from typing import Annotated
 
 from otmd.cli import options as o
 
@@ -12,10 +13,10 @@ otmd report runs/mine-results --figure gaps.png --figure gaps.pdf --json"""
 
 
 def report(
-    results: Path,
+    results: Annotated[Path, o.INPUT],
     *,
-    by_domain: bool = False,
-    confidence: float = 0.95,
+    by_domain: Annotated[bool, o.RUN] = False,
+    confidence: Annotated[float, o.ACCURACY] = 0.95,
     figure: o.Figure = None,
     pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,

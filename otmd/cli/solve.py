@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from cyclopts.types import PositiveInt
@@ -19,6 +19,8 @@ FIELDS = ("target_probs", "draft_probs")
 SUFFIXES = (".npy", ".npz", ".json")
 LONGEST_JSON = 32 << 20
 SHOWN_TOKENS = 12
+# What ten digits cannot show.
+INVISIBLE = 5e-11
 
 EXAMPLES = """
 otmd solve 1/3,0,2/3 1/3,1/3,1/3 --num-drafts 2
@@ -28,8 +30,8 @@ otmd solve problem.npz --law hub"""
 
 
 def solve(
-    target: str,
-    draft: str | None = None,
+    target: Annotated[str, o.INPUT],
+    draft: Annotated[str | None, o.INPUT] = None,
     *,
     law: o.Law = "with-replacement",
     num_drafts: PositiveInt | None = None,
@@ -149,9 +151,11 @@ def _show(answer: dict[str, Any]) -> None:
     listed += f", … ({len(tokens)} tokens)" if len(tokens) > SHOWN_TOKENS else ""
     target_mass = answer["subset_target_mass"]
     containment = answer["subset_containment"]
+    best, rate = next(iter(answer["verifiers"].items()))
+    attained = "attained by" if abs(rate["gap"]) < INVISIBLE else "nearest to it:"
     facts = {
+        "optimal α*": f"{answer['optimal']:.10f}, {attained} {best}",
         "drafts": f"{answer['num_drafts']} {answer['law']}, V = {answer['vocab_size']}",
-        "optimal α*": f"{answer['optimal']:.10f}",
         "cut H*": f"{{{listed}}}",
         "": f"p(H*) = {target_mass:.10f}, g(H*) = {containment:.10f}",
         "SpecTr's upper bound": f"{answer['upper_bound']:.10f}",
@@ -163,8 +167,7 @@ def _show(answer: dict[str, Any]) -> None:
     rows = []
     for name, rate in answer["verifiers"].items():
         apart = (rate["high"] - rate["low"]) / 2
-        # A margin that ten digits cannot show is left out.
-        margin = f" ±{apart:.1e}" if apart > 5e-11 else ""
+        margin = f" ±{apart:.1e}" if apart > INVISIBLE else ""
         gap = round(100 * rate["gap"], 6) + 0.0
         rows.append([name, f"{rate['rate']:.10f}{margin}", f"{gap:.6f}"])
     print()

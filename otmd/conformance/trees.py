@@ -51,6 +51,7 @@ def check_tree_verifier(
     Parameters
     ----------
     rule : TreeVerifier
+        The verifier.
     tree : TreeLaw
         The law of the draft trees, small enough for all outcomes to be listed, such as those of
         :func:`~otmd.testing.hostile_trees`.

@@ -154,6 +154,7 @@ class RatioCurve:
         Returns
         -------
         ndarray of float64, shape (…, N)
+            The rates.
         """
         counts = _counts(num_drafts)
         steps = max(counts.tolist()) + 1
@@ -173,6 +174,7 @@ class RatioCurve:
         Returns
         -------
         scale, W : ndarray of float64, shape (…, N)
+            ρ*, and W(ρ*).
         """
         counts = _counts(num_drafts)
         size = counts.size

@@ -137,9 +137,20 @@ class EngineRule:
 class EngineVerdict(NamedTuple):
     """The exact acceptance and bias of a rule at one position.
 
-    ``rate`` is P(the output is a draft). ``best`` is the largest α* of three laws with as many drafts: with
-    replacement, greedy and stratified. ``output`` (V,) is the distribution of the output token,
-    ``total_variation`` its distance from the target, and ``divergence`` KL(output ‖ target) in nats.
+    Attributes
+    ----------
+    name : str
+        The name of the rule.
+    rate : float
+        P(the output is a draft).
+    best : float
+        The largest α* of three laws with as many drafts: with replacement, greedy and stratified.
+    output : ndarray of float64, shape (V,)
+        The distribution of the output token.
+    total_variation : float
+        Its distance from the target.
+    divergence : float
+        KL(output ‖ target) in nats.
     """
 
     name: str

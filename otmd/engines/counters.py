@@ -105,6 +105,7 @@ def read_counts(path: str | Path, *, without_extra_token: bool = False) -> Accep
     Parameters
     ----------
     path : str or Path
+        The file.
     without_extra_token : bool
         Whether ``accept_lengths`` leave out the extra token; those of Spec-Bench include it.
 

@@ -22,8 +22,13 @@ ByDrafts = Callable[[IntArray], FloatArray]
 class LossyRule(NamedTuple):
     """A law of drafts and a lossy rule at one position, for p and q of shape (V,).
 
-    ``law(q, n)`` is the law of the drafts: deterministic tokens, or one sampled token. ``decide(p, q)``
-    returns two functions of the drafts (n,): acceptance probabilities (n,), and the residual (V,).
+    Parameters
+    ----------
+    law : callable
+        From q and n to the law of the drafts: deterministic tokens, or one sampled token.
+    decide : callable
+        From p and q to two functions of the drafts (n,): acceptance probabilities (n,), and the residual
+        (V,).
 
     Examples
     --------

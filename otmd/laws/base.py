@@ -204,7 +204,7 @@ class DraftLaw(ABC):
         return self
 
     def with_num_drafts(self, num_drafts: int) -> Self:
-        """Return the law of the same family that draws ``num_drafts`` tokens."""
+        """Return the law of the same family that draws ``num_drafts`` tokens; ValueError if there is none."""
         if validate_count("num_drafts", num_drafts) != self.num_drafts:
             kind = type(self).__name__
             expected = f"{self.num_drafts}: {kind} is not defined for another number of drafts"
@@ -224,6 +224,7 @@ class DraftLaw(ABC):
         Returns
         -------
         ndarray of int64, shape (*size, *batch_shape, n)
+            The tokens, in the order in which they are drawn.
 
         Examples
         --------
@@ -254,6 +255,7 @@ class DraftLaw(ABC):
         Returns
         -------
         ndarray of float64, shape (…)
+            Q of each tuple.
 
         Examples
         --------
@@ -286,6 +288,7 @@ class DraftLaw(ABC):
         Returns
         -------
         ndarray of float64, shape (V,)
+            Its probabilities.
 
         Raises
         ------
@@ -315,6 +318,7 @@ class DraftLaw(ABC):
         Returns
         -------
         float or ndarray of float64, shape (…)
+            g(H) of each subset.
         """
         mask = np.asarray(subset)
         expected = f"bool of shape (…, {self.vocab_size})"

@@ -19,8 +19,11 @@ class ProposalLaw(DraftLaw):
     Sort the tokens in ascending order of p/q, the deterministic tokens first. Then some prefix of this order
     minimises p(H) − g(H) (Hu et al. 2025, Theorem 6), so a sort and one scan find the minimum.
 
-    Parameters and errors are those of :class:`otmd.WithReplacement`. If ``distinct`` is True, more drafts
-    than tokens with mass are a ValueError as well.
+    Parameters
+    ----------
+    draft_probs, num_drafts
+        See :class:`otmd.WithReplacement`, for errors as well. If ``distinct`` is True, more drafts than
+        tokens with mass are a ValueError too.
 
     Examples
     --------

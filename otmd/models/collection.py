@@ -73,15 +73,18 @@ def collect(
         The prompts; no two may share an id.
     folder : str or Path
         A new or empty folder, or one that an equal run began.
-    positions_per_prompt, max_new_tokens : int
-        The number of positions of each answer that are stored, spread evenly over the answer; and after how
-        many tokens an answer is cut.
+    positions_per_prompt : int
+        The number of positions of each answer that are stored, spread evenly over the answer.
     mode : {"samples", "text"}
         Take the positions from answers that the target samples, or from the prompts' own answers.
-    temperature, seed : float, int
-        For the answers that the target samples; temperature 0 is greedy. The stored logits are always raw.
+    temperature : float
+        For the answers that the target samples; 0 is greedy. The stored logits are always raw.
+    max_new_tokens : int
+        After how many tokens an answer is cut.
     dtype : {"float32", "float16"}
         The type in which the logits are stored.
+    seed : int
+        For the answers that the target samples, and the trees.
     batch_size : int
         The number of prompts that the target answers together; one shard stores them.
     paths, path_length : int

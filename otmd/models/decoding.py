@@ -138,12 +138,14 @@ def decode_in_turn(
 
     Parameters
     ----------
-    target, max_new_tokens, processing
-        As for :func:`otmd.models.decode`, which raises the same errors.
+    target : LanguageModel
+        The target.
     prompts : sequence of sequences of int
         Token ids, none empty.
     ways : mapping of str to Speculation or None
         How to speculate, by name; None is the target alone.
+    max_new_tokens, processing
+        As for :func:`otmd.models.decode`, which raises the same errors.
     seed : int
         Every way starts a prompt with the same random numbers, made from this and the prompt's index.
 

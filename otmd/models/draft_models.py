@@ -20,7 +20,19 @@ DEFAULT_DRAFT = "skip:13,15,17"
 
 
 class Draft(Protocol):
-    """The interface of a draft model, which ``LanguageModel`` and ``NGramDraft`` have."""
+    """The interface of a draft model, which ``LanguageModel`` and ``NGramDraft`` have.
+
+    Attributes
+    ----------
+    name : str
+        The name that ``load_draft`` takes.
+    vocab_size : int
+        V, the number of logits of a row.
+    max_length : int or None
+        The most tokens that it reads; None for no limit.
+    tokenizer : object
+        Its tokenizer.
+    """
 
     name: str
     vocab_size: int

@@ -34,7 +34,7 @@ class LanguageModel:
     Parameters
     ----------
     model, tokenizer : transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase
-        The model is on its device.
+        The model is on its device. One without an output layer is a ValueError.
     name, revision : str
         What the user called it, and ``commit:…`` of the hub or ``sha256:…`` of the weights.
 
@@ -79,6 +79,7 @@ class LanguageModel:
         Returns
         -------
         ndarray of float32, shape (T, V) or (B, T, V)
+            The logits; with ``rows``, as many rows as asked for.
         """
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):

@@ -33,7 +33,7 @@ class NGram:
 
     Parameters
     ----------
-    unigrams : (V,) integer array
+    unigrams : ndarray of int64, shape (V,)
         How often each token occurs.
     keys, counts : sequences of int64 arrays
         For orders 2, 3, …: the sorted keys, and how often each gram occurs.
@@ -170,7 +170,7 @@ class ContextNGram:
     model : NGram
         Fitted on other text.
     longest : int
-        The longest run of tokens whose followers are counted, ≥ 0; below 2, none are.
+        The longest run of tokens whose followers are counted, ≥ 0, else ValueError; below 2, none are.
     """
 
     def __init__(self, model: NGram, longest: int = LONGEST) -> None:

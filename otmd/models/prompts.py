@@ -74,6 +74,17 @@ def load_prompts(
         If a source is neither built in nor a readable file, or two prompts share an id.
     FetchError
         If a built-in source cannot be fetched.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from otmd.models import load_prompts
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "mine.jsonl"
+    ...     _ = path.write_text('{"text": "Name three colours.", "id": "colours"}')
+    ...     prompts = load_prompts([path])
+    >>> prompts[0].id, prompts[0].text
+    ('colours', 'Name three colours.')
     """
     if per_domain is not None and per_domain < 1:
         raise wrong("per_domain", per_domain, "at least 1 or None")

@@ -98,8 +98,20 @@ def can_pack(model: LanguageModel) -> bool:
 def pack_weights(model: LanguageModel) -> LanguageModel:
     """The same model with every linear layer packed; its logits differ by rounding.
 
-    The given model stays as it is and shares its weights with the result; the packed copies need as much
-    memory again. ValueError unless the model is in float32 or bfloat16 on a CPU, and torch has oneDNN.
+    Parameters
+    ----------
+    model : LanguageModel
+        It stays as it is and shares its weights with the result.
+
+    Returns
+    -------
+    LanguageModel
+        The packed model; the packed copies of the weights need as much memory again.
+
+    Raises
+    ------
+    ValueError
+        Unless the model is in float32 or bfloat16 on a CPU, and torch has oneDNN.
     """
     if not can_pack(model):
         raise wrong("model", model.backend, "float32 or bfloat16 on a CPU that oneDNN serves")

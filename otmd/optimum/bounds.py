@@ -20,6 +20,11 @@ def draft_probability_bound(target_probs: ArrayLike, law: DraftLaw) -> FloatArra
     law : DraftLaw
         The law of the drafts; leading axes are broadcast.
 
+    Returns
+    -------
+    float or ndarray of float64, shape (…)
+        The bound of each position.
+
     Examples
     --------
     >>> import otmd
@@ -39,6 +44,17 @@ def k_sequential_floor(num_drafts: int | None = None) -> float:
     ----------
     num_drafts : int, optional
         n ≥ 1, else ValueError. The default is the floor for every n, 1 − 1/e = 0.632….
+
+    Returns
+    -------
+    float
+        The part, a fraction.
+
+    Examples
+    --------
+    >>> from otmd.optimum.bounds import k_sequential_floor
+    >>> k_sequential_floor(2)
+    0.75
     """
     if num_drafts is None:
         return 1.0 - np.exp(-1.0)

@@ -104,6 +104,11 @@ def decoding_costs(
     compared_with : str, optional
         The name of a way: those after it are compared with it on the same prompts. Intervals over prompts are
         the jackknife's, and need at least two prompts.
+
+    Returns
+    -------
+    list of DecodingCost
+        One for each way.
     """
     if not texts or repeats < 1 or len(texts) % repeats:
         counts = f"{len(texts)} for {repeats} repeats" if texts else "none"
@@ -184,9 +189,18 @@ def _cost(
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
-    """The costs in JSON's types, one dictionary for each way. Times are in seconds; no interval is None.
+    """The costs in JSON's types.
 
-    Estimates are lists of the mean and the ends of the interval.
+    Parameters
+    ----------
+    costs : sequence of DecodingCost
+        The result of :func:`decoding_costs`.
+
+    Returns
+    -------
+    list of dict
+        One for each way. Times are in seconds. Estimates are lists of the mean and the ends of the interval,
+        None where there is none.
     """
     return [
         {name: _in_json(value) for name, value in vars(cost).items()}
@@ -206,7 +220,13 @@ def _in_json(value: Any) -> Any:
 
 
 def print_decoding(costs: Sequence[DecodingCost]) -> None:
-    """Print a table with one column for each way."""
+    """Print a table with one column for each way.
+
+    Parameters
+    ----------
+    costs : sequence of DecodingCost
+        The result of :func:`decoding_costs`.
+    """
     ups = [cost.speed_up for cost in costs]
     rows = _with_intervals("tokens per step", [cost.per_step for cost in costs])
     ratios = [cost.tokens_ratio for cost in costs]
@@ -248,7 +268,12 @@ def draw_decoding(
     costs : sequence of DecodingCost
         The result of :func:`decoding_costs`; none is a ValueError.
     paths, source
-        As for :func:`draw_gaps`, with the same result and errors.
+        As for :func:`draw_gaps`, with the same errors.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
     """
     if not costs:
         raise wrong("costs", "none", "at least one")

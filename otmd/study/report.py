@@ -76,7 +76,7 @@ def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
 def print_report(
     summary: pl.DataFrame, confidence: float = 0.95, recommendation: Sequence[str] = ()
 ) -> None:
-    """Print a table for each draft law (and domain), then one of all laws, and a recommendation.
+    """Print a recommendation, a table of all laws, then one for each law (and domain).
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def print_report(
     confidence : float
         The coverage of the summary's intervals, for the caption.
     recommendation : sequence of str
-        Sentences of :func:`otmd.study.recommend`, printed last.
+        Sentences of :func:`otmd.study.recommend`, printed first.
 
     Raises
     ------
@@ -95,6 +95,9 @@ def print_report(
     """
     if missing := [name for name in DEFAULT_BY if name not in summary.columns]:
         raise wrong("summary", f"no {missing}", f"it grouped by {DEFAULT_BY}")
+    ranking = None if "domain" in summary.columns else _ranking(summary)
+    for part in filter(None, [*map(wrapped, recommendation), ranking]):
+        print(part, end="\n\n")
     width = shutil.get_terminal_size().columns
     for title, rows in _sections(summary).items():
         label = max(len(row["processing"]) for row in rows)
@@ -107,16 +110,26 @@ def print_report(
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
-    ranking = None if "domain" in summary.columns else _ranking(summary)
-    print("\n\n".join(filter(None, [wrapped(caption), ranking and str(ranking)])))
-    for sentence in recommendation:
-        print(f"\n{wrapped(sentence)}")
+    print(wrapped(caption))
 
 
 def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
-    """Return the summary as a JSON object: ``results``, ``confidence`` and ``groups``, one for each row.
+    """Write the summary as a JSON object.
 
-    Rates and gaps are fractions; undefined ones are null. ``results`` is the path of the results file.
+    Parameters
+    ----------
+    summary : polars.DataFrame
+        From :func:`otmd.study.summarise`.
+    confidence : float
+        The coverage of the summary's intervals.
+    results : str
+        The path of the results file.
+
+    Returns
+    -------
+    str
+        An object with ``results``, ``confidence`` and ``groups``, one for each row. Rates and gaps are
+        fractions; undefined ones are null.
     """
     groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
     content = {"results": results or None, "confidence": confidence, "groups": groups}

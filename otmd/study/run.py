@@ -232,7 +232,18 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 
 def positions_stored(folder: str | Path) -> int:
-    """Number of positions that the folder of an unfinished measurement holds so far."""
+    """Number of positions that the folder of an unfinished measurement holds so far.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The output folder of :func:`otmd.measure`.
+
+    Returns
+    -------
+    int
+        Their number; 0 for a folder without parts.
+    """
     return len(_positions(Store(Path(folder), None, LAYOUT).names()))
 
 
@@ -249,6 +260,11 @@ def load_results(path: str | Path) -> pl.DataFrame:
     ----------
     path : str or Path
         The output folder of :func:`otmd.measure`, or its ``results.parquet``.
+
+    Returns
+    -------
+    polars.DataFrame
+        The table that :func:`otmd.measure` returned.
 
     Raises
     ------

@@ -55,6 +55,16 @@ def summarise(
     ------
     ValueError
         For a table without rows, an unknown column, or a confidence outside (0, 1).
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np, otmd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "dump.npz"
+    ...     np.savez(path, target_probs=[[0.5, 0.3, 0.2], [0.8, 0.1, 0.1]], draft_probs=[[0.2, 0.3, 0.5]] * 2)
+    ...     table = otmd.measure(path, "with-replacement", "k-sequential", num_drafts=2, workers=1)
+    >>> otmd.study.summarise(table).select("rate", "gap", "prompts").to_numpy().round(4)
+    array([[0.6638, 0.0462, 2.    ]])
     """
     if table.is_empty():
         raise wrong("table", "no rows", "at least one")

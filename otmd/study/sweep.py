@@ -117,9 +117,19 @@ def run_sweep(
 
 
 def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
-    """Copy the parts of several folders of :func:`run_sweep` into one, and return how many were copied.
+    """Copy the parts of several folders of :func:`run_sweep` into one.
 
-    The folder is made if it is not there; the parts in it stay.
+    Parameters
+    ----------
+    sources : iterable of str or Path
+        The folders.
+    folder : str or Path
+        Where the parts are copied. It is made if it is not there; the parts in it stay.
+
+    Returns
+    -------
+    int
+        The number of parts that were copied.
 
     Raises
     ------
@@ -145,8 +155,20 @@ def merge_sweeps(sources: Iterable[str | Path], folder: str | Path) -> int:
 def read_tasks(path: str | Path) -> list[dict[str, Any]]:
     """Read the tasks of a TOML file: for each table ``[[tasks]]`` every combination of its lists' values.
 
-    A value that is no list is the same in all tasks of its table. A task that occurs twice is returned once.
-    A file that is no TOML, or has no tasks, is a ValueError.
+    Parameters
+    ----------
+    path : str or Path
+        The file. A value that is no list is the same in all tasks of its table.
+
+    Returns
+    -------
+    list of dict
+        The tasks. One that occurs twice is returned once.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML, or has no tasks.
     """
     try:
         spec = tomllib.loads(Path(path).read_text("utf-8"))

@@ -78,6 +78,11 @@ def draft_level(
     validate : bool
         Whether rows that are no distribution are a ValueError; the host then waits for the device.
 
+    Returns
+    -------
+    TensorLevel
+        The layer.
+
     Raises
     ------
     ValueError

@@ -135,7 +135,7 @@ class TensorPreference:
         target_probs, draft_probs : torch.Tensor, shape (…, V)
             p and q on one device; leading axes are broadcast.
         num_drafts : int
-            n ≥ 1.
+            n ≥ 1, else ValueError.
         validate : bool
             As for :meth:`for_strata`.
         """

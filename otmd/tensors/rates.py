@@ -184,11 +184,15 @@ def target_only_rates(
 ) -> Tensor:
     """Acceptance rates of TargetOnly for 1 … n drafts with replacement: Σ p(y)(1 − (1 − q(y))^n).
 
-    Parameters and errors are those of :func:`greedy_rates`.
+    Parameters
+    ----------
+    target_probs, draft_probs, num_drafts, validate
+        As for :func:`greedy_rates`, for errors as well.
 
     Returns
     -------
     torch.Tensor of float64, shape (…, n)
+        The rates.
 
     Examples
     --------

@@ -88,6 +88,11 @@ def stratify(
         Whether values that are no distribution, or have mass on fewer than n tokens, are a ValueError; the
         host then waits for the device. If not, such positions hold NaN.
 
+    Returns
+    -------
+    TensorStrata
+        The strata.
+
     Raises
     ------
     ValueError

@@ -159,9 +159,11 @@ def solve_path(
     ----------
     problems : iterable of TransportProblem
         The problems in their order, made by ``TransportProblem.of``.
+    form : str
+        As for :func:`solve_transport`.
     method : {"simplex", "ipm"}
         The interior point method always begins from the start.
-    form, options, max_bytes, throw
+    options, max_bytes, throw
         As for :func:`solve_transport`, for errors as well.
 
     Returns

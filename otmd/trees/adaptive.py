@@ -137,10 +137,10 @@ class AdaptiveTree(_GrownLaw):
     draft_model : callable
         Takes a prefix and returns the draft distribution (V,).
     quotas : sequence of int
-        The most drafts on each level, each at least 1; their number is the depth.
+        The most drafts on each level, each at least 1, else ValueError; their number is the depth.
     price : float
         A draft is drawn only where it adds more than this to the reach of its level: a number of tokens, at
-        least 0. With large quotas it determines the mean number of drafts.
+        least 0, else ValueError. With large quotas it determines the mean number of drafts.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node. They must be independent or
         deterministic for the verifiers above.
@@ -250,8 +250,8 @@ class BestFirstTree(_GrownLaw):
         Takes a prefix and returns the draft distribution (V,).
     budget, depth, width : int
         The number of drafts of the tree, the length of its longest path, and the number of drafts after a
-        node; each at least 1. The last node may have fewer, as has a node after which fewer tokens have
-        mass.
+        node; each at least 1, else ValueError. The last node may have fewer, as has a node after which fewer
+        tokens have mass.
     law : callable
         As for :class:`AdaptiveTree`.
 

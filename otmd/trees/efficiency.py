@@ -99,7 +99,12 @@ def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -
     """Exact distribution of the first depth + 1 tokens, an array with depth + 1 axes of length V.
 
     Where a step emits fewer tokens, the target model draws the others. It equals :func:`target_distribution`
-    up to rounding if the rule is lossless. Parameters and errors are those of :func:`block_efficiency`.
+    up to rounding if the rule is lossless.
+
+    Parameters
+    ----------
+    rule, target_model, law
+        As for :func:`block_efficiency`, for errors as well.
 
     Returns
     -------
@@ -131,7 +136,12 @@ def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -
 def target_distribution(target_model: Model, length: int) -> FloatArray:
     """Law of the first ``length`` tokens of the target model, an array with ``length`` axes of length V.
 
-    ``target_model`` takes a prefix and returns the target distribution (V,).
+    Parameters
+    ----------
+    target_model : callable
+        Takes a prefix and returns the target distribution (V,).
+    length : int
+        How many tokens.
 
     Returns
     -------

@@ -47,7 +47,12 @@ class SequenceOptimum:
 
 
 def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:
-    """The size of the program of :func:`optimal_block_efficiency`; too many trees are a ValueError.
+    """The size of the program of :func:`optimal_block_efficiency`.
+
+    Parameters
+    ----------
+    target_model, law
+        As for :func:`optimal_block_efficiency`; too many trees are a ValueError.
 
     Returns
     -------

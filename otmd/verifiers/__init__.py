@@ -55,6 +55,7 @@ def acceptance_rate(
     Returns
     -------
     float or ndarray of float64, shape (…)
+        P(the output token is one of the drafts), a fraction.
 
     Examples
     --------
@@ -93,6 +94,7 @@ def acceptance_bounds(
     Returns
     -------
     low, high : float or ndarray of float64, shape (…) or (…, n)
+        The bounds, fractions.
 
     Raises
     ------
@@ -116,6 +118,11 @@ def acceptance_bounds(
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:
     """The verifiers of this package, without couplings, that are lossless for a law of drafts.
+
+    Parameters
+    ----------
+    law : DraftLaw
+        The law of the drafts.
 
     Returns
     -------

@@ -46,21 +46,27 @@ class InvariantCoupling(Verifier):
     def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike) -> FloatArray:
         """The random numbers that drafter and target share at one position, shape (n, V).
 
-        They are independent and exponential with rate 1. Equal seeds give equal clocks; ``rng`` is that of
-        :func:`numpy.random.default_rng`.
+        They are independent and exponential with rate 1. Sizes below 1 are a ValueError. Equal seeds give
+        equal clocks; ``rng`` is that of :func:`numpy.random.default_rng`.
         """
         generator = validate_rng(rng)
         size = validate_count("vocab_size", vocab_size)
         return generator.exponential(size=(validate_count("num_drafts", num_drafts), size))
 
     def draft_tokens(self, draft_probs: ArrayLike, clocks: FloatArray) -> IntArray:
-        """The drafter's side: n drafts (n,) from its distribution (V,) and the clocks (n, V)."""
+        """The drafter's side: n drafts (n,) from its distribution (V,) and the clocks (n, V).
+
+        Clocks of another shape, or what is no distribution, are a ValueError.
+        """
         q = validate_probs("draft_probs", draft_probs, copy=False)
         _require_clocks(q, clocks)
         return self.position_drafts(q, clocks)
 
     def output_token(self, target_probs: ArrayLike, clocks: FloatArray) -> int:
-        """The target's side: its output token from its distribution (V,) and the clocks (n, V)."""
+        """The target's side: its output token from its distribution (V,) and the clocks (n, V).
+
+        Errors are those of :meth:`draft_tokens`.
+        """
         p = validate_probs("target_probs", target_probs, copy=False)
         _require_clocks(p, clocks)
         return int(arrival_times(self.target_clocks(clocks), p).argmin())

@@ -23,7 +23,8 @@ class PlanVerifier(Verifier):
     Parameters
     ----------
     plan : TransportPlan
-        ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other.
+        ``solve_transport(...).plan``, the plan of ``canonical_decomposition``, or any other. Anything but a
+        plan is a TypeError.
 
     Examples
     --------

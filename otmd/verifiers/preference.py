@@ -41,7 +41,7 @@ class Preference(Verifier):
         A function of p (V,) and the :class:`~otmd.laws.Slots` of one position. It returns the most preferred
         first: a permutation of the tokens, each of which is taken in all slots from the last to the first,
         or pairs (M, 2) of a slot and a token. The rule is lossless for every order. Deterministic tokens have
-        p = 0 here.
+        p = 0 here. What is no function is a TypeError.
 
     Examples
     --------

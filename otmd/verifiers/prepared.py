@@ -51,6 +51,7 @@ class PreparedVerifier(ABC):
     Parameters
     ----------
     target : ndarray of float64, shape (V,)
+        p.
     law : DraftLaw
         The law of the drafts, without leading axes.
 
@@ -78,7 +79,7 @@ class PreparedVerifier(ABC):
         """Residual distribution: that of the output token once all drafts were rejected, shape (V,)."""
 
     def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
-        """Decide on drafts (n,); ``rng`` is that of :meth:`Verifier.verify`."""
+        """Decide on drafts (n,); ``rng`` and errors are those of :meth:`Verifier.verify`."""
         ids = self.law.validate_drawable(draft_tokens)
         generator = decision_rng(rng)
         for i, accept in enumerate(self._checked_accept_probs(ids)):

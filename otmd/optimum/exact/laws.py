@@ -24,6 +24,12 @@ class ExactLaw(ABC):
     """A law of drafts for the functions of :mod:`otmd.optimum.exact`.
 
     Its entries are read by the function that it is given to: as fractions, or as functions of a symbol.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> isinstance(exact.WithReplacement(["1/2", "1/2"], 2), exact.ExactLaw)
+    True
     """
 
     num_drafts: int
@@ -49,7 +55,21 @@ class _OneDistribution(ExactLaw):
 
 
 class WithReplacement(_OneDistribution):
-    """n independent drafts; see :class:`otmd.WithReplacement`."""
+    """n independent drafts; see :class:`otmd.WithReplacement`.
+
+    Parameters
+    ----------
+    draft_probs : iterable of numbers, length V
+        q; the numbers as in :func:`optimal_acceptance`.
+    num_drafts : int
+        n ≥ 1, else ValueError.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> exact.optimal_acceptance(["1/2", "1/2"], exact.WithReplacement(["1/4", "3/4"], 2)).rate
+    Fraction(15, 16)
+    """
 
     def single(self, vocab_size: int, read: Reader) -> list[Number]:
         """See :class:`ExactLaw`."""
@@ -61,7 +81,20 @@ class WithReplacement(_OneDistribution):
 
 
 class WithoutReplacement(_OneDistribution):
-    """n distinct drafts, one after another; see :class:`otmd.WithoutReplacement`."""
+    """n distinct drafts, one after another; see :class:`otmd.WithoutReplacement`.
+
+    Parameters
+    ----------
+    draft_probs, num_drafts
+        As for :class:`WithReplacement`; at least n tokens must have mass.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> law = exact.WithoutReplacement(["1/2", "3/10", "1/5"], 2)
+    >>> exact.optimal_acceptance(["1/5", "1/5", "3/5"], law).rate
+    Fraction(31, 35)
+    """
 
     def containment(self, vocab_size: int, read: Reader) -> list[Number]:
         """See :class:`ExactLaw`."""
@@ -86,7 +119,20 @@ class WithoutReplacement(_OneDistribution):
 
 
 class Independent(ExactLaw):
-    """Drafts with a distribution each, the rows of ``draft_probs`` (n, V); see :class:`otmd.Independent`."""
+    """Drafts with a distribution each; see :class:`otmd.Independent`.
+
+    Parameters
+    ----------
+    draft_probs : iterable of iterables of numbers, shape (n, V)
+        The distribution of each draft.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> law = exact.Independent([["1/4", "3/4"], ["1/2", "1/2"]])
+    >>> exact.optimal_acceptance(["9/10", "1/10"], law).rate
+    Fraction(29, 40)
+    """
 
     def __init__(self, draft_probs: Iterable[Iterable[Any]]) -> None:
         rows = entries_of("draft_probs", draft_probs)
@@ -106,7 +152,20 @@ class Independent(ExactLaw):
 
 
 class Joint(ExactLaw):
-    """A table from tuples of n tokens to their probabilities: any law; see :class:`otmd.Joint`."""
+    """Any law, as a table; see :class:`otmd.Joint`.
+
+    Parameters
+    ----------
+    table : mapping of tuple of int to number
+        The probabilities of the tuples of n tokens. Tuples of different lengths are a ValueError.
+
+    Examples
+    --------
+    >>> from otmd.optimum import exact
+    >>> law = exact.Joint({(0, 1): "1/3", (1, 2): "2/3"})
+    >>> exact.optimal_acceptance(["1/2", "1/4", "1/4"], law).rate
+    Fraction(5, 6)
+    """
 
     def __init__(self, table: Mapping[tuple[int, ...], Any]) -> None:
         expected = "a mapping from tuples of as many tokens each to their probabilities"

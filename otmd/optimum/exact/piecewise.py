@@ -154,6 +154,11 @@ def piecewise_optimum(target_probs: Iterable[Any], law: ExactLaw, symbol: Any) -
     symbol : sympy.Symbol
         The variable.
 
+    Returns
+    -------
+    PiecewiseOptimum
+        The regions, with a closed form in each.
+
     Raises
     ------
     ValueError

@@ -48,6 +48,11 @@ def optimal_acceptance(target_probs: Iterable[Any], law: ExactLaw) -> ExactOptim
     law : ExactLaw
         A law of this package, such as ``exact.WithReplacement(draft_probs, num_drafts)``.
 
+    Returns
+    -------
+    ExactOptimum
+        The rate and the cut.
+
     Raises
     ------
     ValueError
@@ -144,7 +149,15 @@ def k_sequential_scale(target_probs: Iterable[Any], law: ExactLaw) -> Any:
 def k_sequential_rate(target_probs: Iterable[Any], law: ExactLaw) -> Any:
     """The acceptance rate of K-SEQ, 1 − W(ρ*) = ρ*β(ρ*) (SpecTr, Algorithm 3), linear in ρ*.
 
-    Parameters, the form of the answer and errors are those of :func:`k_sequential_scale`.
+    Parameters
+    ----------
+    target_probs, law
+        As for :func:`k_sequential_scale`, for errors as well.
+
+    Returns
+    -------
+    sympy.Expr
+        The rate, in the form of the scale.
 
     Examples
     --------

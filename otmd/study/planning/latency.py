@@ -75,13 +75,28 @@ class Latency(NamedTuple):
 
 
 def read_latency(path: Path, context: int | None = None, requests: int = 1) -> Latency:
-    """Read a table of times, at the length of text nearest to ``context``, or the table's smallest.
+    """Read a table of times, in seconds.
 
-    Times between the numbers of concurrent ``requests`` of the table are interpolated; a row without this
-    number is for one request.
+    Parameters
+    ----------
+    path : Path
+        A JSON file as docs/plan.md shows it.
+    context : int, optional
+        The length of the text: the nearest one of the table is taken, by default the smallest.
+    requests : int
+        The number of concurrent requests. Times between those of the table are interpolated; a row without
+        this number is for one request.
 
-    It is a JSON file as docs/plan.md shows it, in seconds. ValueError for a file of another form, times that
-    are no positive numbers, or a number of requests outside the range of the table.
+    Returns
+    -------
+    Latency
+        The times at this length and number of requests.
+
+    Raises
+    ------
+    ValueError
+        For a file of another form, times that are no positive numbers, or a number of requests outside the
+        range of the table.
     """
     try:
         content = parse_json(path.read_text("utf-8"))
@@ -131,10 +146,26 @@ def _for_requests(name: str, tables: dict[int, Times], requests: int) -> Times:
 
 
 def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
-    """Time a collected dataset's two models on this machine: a table as :func:`read_latency` reads it.
+    """Time a collected dataset's two models on this machine, for one request.
 
-    Times are medians of five calls that read ``sizes`` tokens at once below a text of ``context`` tokens, in
-    seconds, for one request. ValueError if the dataset's metadata name no models, or they cannot be loaded.
+    Parameters
+    ----------
+    metadata : dict
+        The metadata of the dataset, which name the models.
+    sizes : list of int
+        The numbers of tokens that are read at once.
+    context : int
+        The length of the text before them, in tokens.
+
+    Returns
+    -------
+    dict
+        A table as :func:`read_latency` reads it: medians of five calls, in seconds.
+
+    Raises
+    ------
+    ValueError
+        If the metadata name no models, or they cannot be loaded.
     """
     from otmd.models import load_draft, load_target
 

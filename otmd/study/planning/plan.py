@@ -172,6 +172,11 @@ def make_plan(
     seed, workers, progress, overwrite
         As for :func:`otmd.measure`.
 
+    Returns
+    -------
+    Plan
+        The rankings, the best first, with the advice in sentences.
+
     Raises
     ------
     ValueError

@@ -142,6 +142,7 @@ class Evidence:
         Of :func:`otmd.study.planning.probs_table` and :func:`otmd.study.planning.ceilings`, with the same
         settings.
     texts : sequence of Text
+        The texts of both tables, in their order.
     cut_at : int
         The length at which texts were cut; see :func:`otmd.study.planning.longest_text`.
     depth : int
@@ -254,8 +255,19 @@ def _first_level(rows: pl.DataFrame, bounds: pl.DataFrame, edges: list[float]) -
 def rank(evidence: Evidence, budgets: Sequence[int], latency: Latency | None = None) -> list[Row]:
     """Find the best choice of every rule within every budget on the fitting half; its value is held out.
 
-    A budget is the most tokens of a tree. With a latency, values are tokens per second. Rows come best first;
-    a larger budget that changes nothing has no row.
+    Parameters
+    ----------
+    evidence : Evidence
+        The probabilities of the candidates along the texts.
+    budgets : sequence of int
+        The most tokens of a tree, one ranking for all of them.
+    latency : Latency, optional
+        Times; with them values are tokens per second, else tokens per step.
+
+    Returns
+    -------
+    list of Row
+        The best first. A larger budget that changes nothing has no row.
     """
     rows = []
     keys = [*(key for key, _ in evidence.first_levels), *evidence.trees]
@@ -339,7 +351,18 @@ def _row(
 
 
 def difference(first: Row, second: Row) -> tuple[float, float, float]:
-    """Difference of the values of two rows, and its 95% interval."""
+    """Difference of the values of two rows, and its 95% interval.
+
+    Parameters
+    ----------
+    first, second : Row
+        Rows of one ranking.
+
+    Returns
+    -------
+    tuple of (float, float, float)
+        First minus second, and the ends of the jackknife's interval over prompts.
+    """
     gain = first.value - second.value
     return gain, *jackknife.interval(gain, first.without - second.without)
 
@@ -347,8 +370,17 @@ def difference(first: Row, second: Row) -> tuple[float, float, float]:
 def prompts_needed(first: Row, second: Row, prompts: int) -> int | None:
     """Count the prompts that would tell two rows of a ranking apart, if the difference stays as it is.
 
-    ``prompts`` is how many the rows report on. The answer is the prompts of a whole dataset, half of which
-    choose the trees; None without a difference.
+    Parameters
+    ----------
+    first, second : Row
+        Rows of one ranking.
+    prompts : int
+        The number of prompts that the rows report on.
+
+    Returns
+    -------
+    int or None
+        The prompts of a whole dataset, half of which choose the trees; None without a difference.
     """
     gain = abs(first.value - second.value)
     if gain <= 1e-9:

@@ -40,9 +40,21 @@ class Text(NamedTuple):
 def read_texts(dataset: Dataset) -> list[Text]:
     """Group the positions of a dataset into one text a prompt, in the dataset's order.
 
-    The dataset is one of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and
-    ``token``. ValueError if a text has a gap, tokens are missing or outside the vocabulary, or the texts are
-    not the target's own.
+    Parameters
+    ----------
+    dataset : Dataset
+        One of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
+
+    Returns
+    -------
+    list of Text
+        The texts.
+
+    Raises
+    ------
+    ValueError
+        If a text has a gap, tokens are missing or outside the vocabulary, or the texts are not the target's
+        own.
     """
     if dataset.metadata.get("mode") == "text":
         raise ValueError(
@@ -90,7 +102,17 @@ def halves(texts: Sequence[Text]) -> tuple[IntArray, IntArray]:
 def longest_text(metadata: dict[str, Any], texts: Sequence[Text]) -> int:
     """Tell the length at which texts were cut; a shorter text ended by itself.
 
-    It is ``max_new_tokens`` of a dataset's metadata, if that is there, and at least the length of every text.
+    Parameters
+    ----------
+    metadata : dict
+        The metadata of a dataset.
+    texts : sequence of Text
+        Its texts, at least one.
+
+    Returns
+    -------
+    int
+        ``max_new_tokens`` of the metadata, if that is there, and at least the length of every text.
     """
     longest = max(len(text.tokens) for text in texts)
     limit = metadata.get("max_new_tokens")
@@ -134,6 +156,11 @@ def reached_by_block(ratios: FloatArray, depth: int) -> FloatArray:
         q/p of each token of the text.
     depth : int
         The length of a path.
+
+    Returns
+    -------
+    ndarray of float64, shape (N, depth + 1)
+        The probabilities.
 
     Examples
     --------
@@ -203,6 +230,11 @@ def steps_along(
         Tokens that a step that begins at each token yields beyond those that it reaches. They do not move the
         beginnings of later steps.
 
+    Returns
+    -------
+    Steps
+        Tokens, steps, and how often a token was accepted at each depth.
+
     Examples
     --------
     >>> import numpy as np
@@ -229,7 +261,15 @@ def steps_along(
 def step_begins(reached: FloatArray) -> FloatArray:
     """Probability that a step begins at each token, given the text.
 
-    ``reached`` is as for :func:`steps_along`, of the first S tokens, and the answer has the shape (S,).
+    Parameters
+    ----------
+    reached : ndarray of float64, shape (S, depth + 1)
+        As for :func:`steps_along`, of the first S tokens.
+
+    Returns
+    -------
+    ndarray of float64, shape (S,)
+        The probabilities; the first is 1.
 
     Examples
     --------

@@ -24,9 +24,9 @@ class Optimal(Verifier):
     Parameters
     ----------
     tol : float
-        The acceptance rate may stay so far below α*; positive. Where the search for the weights ends before
-        that, as it may without replacement and with many cuts that are equally good, ``status`` of
-        :meth:`certificate` says so.
+        The acceptance rate may stay so far below α*; positive, else ValueError. Where the search for the
+        weights ends before that, as it may without replacement and with many cuts that are equally good,
+        ``status`` of :meth:`certificate` says so.
 
     Examples
     --------
