@@ -288,7 +288,7 @@ def top_then() -> Numbers:
 
 
 def best_choice() -> Numbers:
-    """How often each law and rule in closed form accepts most, over pairs and temperatures."""
+    """Count where each law and rule in closed form accepts most, over pairs and temperatures."""
     names = {"stratified": "strata, preference rule"} | {k: v for k, (v, _) in RIVALS.items()}
     cells = choices().filter(pl.col("choice").is_in([*names]), num_drafts=4).sort("value")
     best = cells.group_by("draft", "temperature").last()

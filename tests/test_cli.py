@@ -478,6 +478,15 @@ class FakeModels:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return open_dataset(self.dump)
 
+    def compare_trees(self, target, draft, prompts, output, **settings):
+        rows = [
+            {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
+            | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
+            for prompt in "ab"
+            for rule, tokens in (("K-SEQ, token by token", 2.0), ("layer by layer", 3.0))
+        ]
+        return pl.DataFrame(rows)
+
     def open_dataset(self, folder):
         if self.torn:
             raise DatasetError(f"{folder} is torn")
@@ -490,6 +499,7 @@ def fake_models(dump, monkeypatch) -> FakeModels:
     monkeypatch.setattr("otmd.models.collect", fake.collect)
     monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
     monkeypatch.setattr("otmd.models.load_prompts", lambda **_: ["prompt"])
+    monkeypatch.setattr("otmd.study.compare_trees", fake.compare_trees)
     return fake
 
 
@@ -513,6 +523,7 @@ def test_demo_in_json_fresh_and_torn(fake_models, tmp_path, capsys):
     arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2", "--json"]
     assert main(arguments) == 0
     answer = json.loads(capsys.readouterr().out)
+    assert [row["rule"] for row in answer["trees"]] == ["K-SEQ, token by token", "layer by layer"]
     assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
     stamp = Path(answer["results"]).stat().st_mtime_ns
     assert main([*arguments, "--fresh"]) == 0

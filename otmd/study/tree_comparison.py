@@ -280,8 +280,8 @@ def _prompt_table(
     before = prompt_tokens(model.tokenizer, prompt)
     text = _sampled(Reader(continuations(model, before), model.token_count, temperature), rng)
     models = [
-        Reader(continuations(each, before), model.token_count, temperature)
-        for each in (model, drafting)
+        Reader(continuations(read, before), model.token_count, temperature)
+        for read in (model, drafting)
     ]
     rows: list[dict[str, Any]] = []
     for last, start in pairwise((0, *STARTS)):
@@ -321,7 +321,7 @@ class Reader:
 
 
 def _sampled(target: Reader, rng: np.random.Generator) -> Prefix:
-    """What the target samples next. It does not stop: what a tree drafts may not, either."""
+    """A text that the target samples. It does not stop: what a tree drafts may not, either."""
     path: Prefix = ()
     for _ in range(STARTS[-1] + DEPTH):
         probs = target(path)
