@@ -120,6 +120,7 @@ def compare_trees(
     target, draft : str
         Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
     prompts : sequence of Prompt
+        One text is sampled after each, and trees are drawn after 8 and 16 tokens of it.
     output : Path
         The folder of the results; an interrupted run is continued, a finished one is read.
     temperature : float
