@@ -234,12 +234,12 @@ def _walked(
     depth: int,
 ) -> WalkSettings:
     """The rules and trees that are followed node by node: what is measured on drawn trees rests on it."""
-    whole = [rule for rule in rules if CANDIDATES[rule].tree_rule]
-    walked = [rule for rule in whole if not CANDIDATES[rule].drawn]
+    on_trees = [rule for rule in rules if CANDIDATES[rule].tree_rule]
+    walked = [rule for rule in on_trees if not CANDIDATES[rule].drawn]
     counts = range(1, max(settings.num_drafts) + 1)
     trees = {*shapes(counts, max(budgets), depth)}
     measured = [tree.shape for tree in dataset.trees if not tree.adaptive]
-    drawn = {shape for shape in measured if walked != whole and len(shape) <= depth}
+    drawn = {shape for shape in measured if walked != on_trees and len(shape) <= depth}
     within = {shape for shape in drawn if Choice("", 1.0, shape).drafts <= max(budgets)}
     if within and SUBTREE not in walked:
         walked.append(SUBTREE)
@@ -255,7 +255,7 @@ def _whole_trees(
     settings: Settings,
     depth: int,
 ) -> dict[Key, Trees]:
-    """Trees that are verified as a whole, by rule."""
+    """The trees of rules for whole trees, by rule."""
     trees: dict[Key, Trees] = {key: kind for key, kind in reach.items() if key[0] in rules}
     # Trees are drawn with the temperature and the cuts of the texts.
     key = SUBTREE, "equal strata", dataset.metadata.get("temperature") or 1.0

@@ -61,7 +61,7 @@ class Choice(NamedTuple):
         return "×".join(map(str, self.shape))
 
     def distance(self, choice: Choice) -> tuple[int, int]:
-        """How much another tree differs in its number of tokens, then of levels."""
+        """Differences from another tree in the numbers of tokens and levels."""
         return abs(choice.drafts - self.drafts), abs(len(choice.shape) - len(self.shape))
 
 
