@@ -15,7 +15,7 @@ otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
 otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
 otmd collect runs/texts --consecutive 48 --per-domain 8
 otmd collect runs/paths --consecutive 48 --per-domain 8 --paths 10
-otmd collect runs/trees --consecutive 48 --per-domain 8 --trees 2x1x1x1x1x1x1x1,2x2x1x1
+otmd collect runs/trees --consecutive 48 --per-domain 8 --trees 2x1x1x1x1x1x1x1,quota:2x2x2x2x2x2x2x2
 otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
@@ -68,7 +68,7 @@ def collect(
         Comma-separated shapes, such as 2x1x1x1,4x2x1: the drafts at a node, by level; or quota:2x2x2x2, an
         adaptive tree with these numbers of drafts, level by level. Also draw a tree of each shape from the
         draft at some positions, in strata, and store how many tokens layer verification and other rules yield
-        on it, so that `otmd plan` ranks layer verification.
+        on it, so that `otmd plan` ranks layer verification. Adaptive trees are compared with a fixed one.
     trees_every : int
         At every so many of a prompt's positions trees are drawn.
     dtype : str

@@ -6,18 +6,21 @@ per step do not follow from the distributions along the text. They are estimated
 
 from __future__ import annotations
 
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import Stratified
+from otmd.laws import DraftLaw, Stratified
+from otmd.laws.proposal import ProposalLaw
 from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.probabilities import Processing, wrong
+from otmd.probabilities import IntArray, Processing, wrong
 from otmd.trees import (
     AdaptiveTree,
     LayerVerification,
@@ -30,6 +33,26 @@ from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled
 from otmd.trees.whole_tree import SweptLayer
 from otmd.verifiers import Preference
+
+
+class SameDrafts(Sampled):
+    """The drafts of a tree: for one seed the same ones after the same draft distribution.
+
+    So the trees that are drawn at a position have most nodes in common, and the differences between them less
+    variance. Where a distribution occurs in a tree again, its drafts are independent of the first.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(np.random.default_rng(seed))
+        self._seed = seed
+        self._times: Counter[int] = Counter()
+
+    def drafts(self, law: DraftLaw) -> IntArray:
+        """See :class:`otmd.trees.random_choices.RandomChoices`."""
+        assert isinstance(law, ProposalLaw)
+        key = zlib.crc32(law.draft_probs.tobytes())
+        self._times[key] += 1
+        return law.sample(rng=[self._seed, key, self._times[key]])
 
 
 def draw_trees(
@@ -74,9 +97,10 @@ def draw_trees(
         for text in (target, draft):
             text.extend(tokens[read:length])
         read = length
+        seed = int(rng.integers(2**32))
         for kind, shape in kinds:
             make = partial(_stratified, kind, shape)
-            numbers = _evaluated(target, draft, make, processing, vocab_size, rng)
+            numbers = _evaluated(target, draft, make, processing, vocab_size, SameDrafts(seed))
             trees.append(DrawnTree(row, shape, **numbers, adaptive=kind is AdaptiveTree))
     return trees
 
@@ -94,13 +118,12 @@ def _evaluated(
     law_of: Callable[[Model], TreeLaw],
     processing: tuple[Processing, Processing],
     vocab_size: int,
-    rng: np.random.Generator,
+    choices: Sampled,
 ) -> dict[str, float]:
     """Draw a tree level by level, evaluate the target at its nodes in one call, and ask the rules."""
     verifying, drafting = processing
     law = law_of(lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]))
     context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
-    choices = Sampled(rng)
     tree = law.draft_tree(context, choices)
     for nodes in tree.grow():
         draft.read(nodes)

@@ -5,6 +5,7 @@ rule, whole draft trees, and losses for drafters. Everything is computed in floa
 support (CPU, CUDA). Importing this package imports torch; ``import otmd`` does not.
 """
 
+from otmd.tensors.adaptive import draft_adaptive_level
 from otmd.tensors.levels import TensorLevel, draft_level
 from otmd.tensors.losses import acceptance_loss, tokens_per_step_loss, total_variation_loss
 from otmd.tensors.preference import TensorPreference, TensorVerdict
@@ -22,6 +23,7 @@ __all__ = [
     "TensorVerdict",
     "TreeVerdict",
     "acceptance_loss",
+    "draft_adaptive_level",
     "draft_level",
     "greedy_rates",
     "probs_from_logits",

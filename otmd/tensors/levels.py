@@ -20,7 +20,9 @@ class TensorLevel(NamedTuple):
     Attributes
     ----------
     nodes : torch.Tensor of int64, shape (B, D)
-        The drafting nodes, as indices among the drafts of the level above (0 is the root); −1 for none.
+        The drafting nodes, as indices among the drafts of the level above (0 is the root); −1 for none. A
+        node may be listed several times, with the same tokens in the same order, and with other strata each
+        time.
     tokens : torch.Tensor of int64, shape (B, D, k)
         The k most likely tokens after each node.
     number : torch.Tensor of int64, shape (B, D, k)
@@ -97,39 +99,43 @@ def draft_level(
     tensor([[[0, 1, 1]]])
     """
     count = validate_count("num_drafts", num_drafts)
-    top = validate_count("num_tokens", num_tokens, minimum=count)
-    check_tensor("draft_probs", draft_probs)
-    if draft_probs.ndim != 3:
-        raise wrong("draft_probs", f"shape {tuple(draft_probs.shape)}", "(B, D, V)")
-    if top > draft_probs.shape[-1]:
-        raise wrong("num_tokens", top, f"at most {draft_probs.shape[-1]}, the vocabulary")
+    top = check_draft_probs(draft_probs, num_tokens, minimum=count)
     if nodes is None:
         nodes = torch.arange(draft_probs.shape[1], device=draft_probs.device)
         nodes = nodes.expand(draft_probs.shape[:2])
-    check_indices("nodes", nodes, tuple(draft_probs.shape[:2]), draft_probs.device)
+    check_values("nodes", nodes, torch.int64, tuple(draft_probs.shape[:2]), draft_probs.device)
     if validate:
         refuse_rows("draft_probs", draft_probs, (nodes >= 0) & ~are_distributions(draft_probs))
     mass, tokens = draft_probs.detach().topk(top)
     mass = torch.where(nodes[..., None] >= 0, mass.double(), 0.0)
-    number = _strata(mass, count)
-    total = mass.new_zeros((*nodes.shape, count + 1)).scatter_add_(-1, number, mass)
-    inclusion = torch.where(number < count, mass / total.gather(-1, number), 0.0)
-    drafts = _draw_from_strata(number, inclusion, count, generator)
-    return TensorLevel(nodes, tokens, number, inclusion, drafts)
+    return TensorLevel(nodes, tokens, *draw_strata(mass, count, count, generator))
 
 
-def _strata(mass: Tensor, count: int) -> Tensor:
-    """The strata of tokens with descending masses (…, k); ``count`` for a token without mass."""
+def draw_strata(
+    mass: Tensor, count: int | Tensor, most: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Strata and inclusion probabilities (…, k) of tokens with descending masses, and drafts (…, most).
+
+    ``count`` (…, 1) is the number of strata, up to ``most``, which stands for no stratum.
+    """
+    number = _strata(mass, count, most)
+    total = mass.new_zeros((*mass.shape[:-1], most + 1)).scatter_add_(-1, number, mass)
+    inclusion = torch.where(number < most, mass / total.gather(-1, number), 0.0)
+    return number, inclusion, _draw_from_strata(number, inclusion, most, generator)
+
+
+def _strata(mass: Tensor, count: int | Tensor, most: int) -> Tensor:
+    """The strata of tokens with descending masses (…, k); ``most`` for a token without mass."""
     after = mass.flip(-1).cumsum(-1).flip(-1)
     index = torch.arange(mass.shape[-1], device=mass.device)
-    first = slice(None, count - 1)
+    first = slice(None, most - 1)
     heavy = mass[..., first] * (count - index[first]) >= after[..., first]
     alone = heavy.cumprod(-1).sum(-1, keepdim=True)
     rest = after.gather(-1, alone)
     # The small number outweighs rounding, so that no stratum is empty.
     share = ((rest - after) * (count - alone) / rest + 1e-9).nan_to_num(0.0)
     number = torch.where(index < alone, index, alone + share.floor().long()).clamp(max=count - 1)
-    return torch.where(mass > 0, number, count)
+    return torch.where((mass > 0) & (number >= 0), number, most)
 
 
 def _draw_from_strata(
@@ -144,12 +150,25 @@ def _draw_from_strata(
     return torch.where(first < end, drawn.clamp(first, end - 1), -1)
 
 
-def check_indices(name: str, value: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
-    """Raise ValueError unless ``value`` holds int64 of this shape on this device, TypeError for no tensor."""
+def check_draft_probs(draft_probs: Any, num_tokens: int, minimum: int = 1) -> int:
+    """The number of tokens; ValueError unless q (B, D, V) has as many, TypeError for no floating tensor."""
+    top = validate_count("num_tokens", num_tokens, minimum=minimum)
+    check_tensor("draft_probs", draft_probs)
+    if draft_probs.ndim != 3:
+        raise wrong("draft_probs", f"shape {tuple(draft_probs.shape)}", "(B, D, V)")
+    if top > draft_probs.shape[-1]:
+        raise wrong("num_tokens", top, f"at most {draft_probs.shape[-1]}, the vocabulary")
+    return top
+
+
+def check_values(
+    name: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
+) -> None:
+    """Raise ValueError unless ``value`` is of this dtype, shape and device, TypeError for no tensor."""
     if not isinstance(value, Tensor):
         raise wrong_type(name, value, "a torch.Tensor")
-    if value.shape != shape or value.dtype != torch.int64:
+    if value.shape != shape or value.dtype != dtype:
         given = f"{value.dtype} of shape {tuple(value.shape)}"
-        raise wrong(name, given, f"torch.int64 of shape {shape}")
+        raise wrong(name, given, f"{dtype} of shape {shape}")
     if value.device != device:
         raise wrong(name, f"device {value.device}", f"{device}, that of the probabilities")

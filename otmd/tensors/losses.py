@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from otmd.probabilities import validate_count, wrong
-from otmd.tensors.levels import check_indices
+from otmd.tensors.levels import check_values
 from otmd.tensors.preference import accept_by_runs, accept_from_strata, accepted_fully
 from otmd.tensors.probabilities import check_tensors, checked_probs
 from otmd.tensors.strata import stratify
@@ -255,7 +255,7 @@ def _checked_text(
     """The number of drafts after the nodes of each level."""
     if p.ndim < 2:
         raise wrong("target_probs", f"shape {tuple(p.shape)}", "(…, L, V)")
-    check_indices("tokens", tokens, tuple(p.shape[:-1]), p.device)
+    check_values("tokens", tokens, torch.int64, tuple(p.shape[:-1]), p.device)
     length = p.shape[-2]
     counts = list(num_drafts) if isinstance(num_drafts, Sequence) else [num_drafts] * length
     if len(counts) != length:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from otmd.probabilities import wrong
-from otmd.tensors.levels import TensorLevel, check_indices
+from otmd.tensors.levels import TensorLevel, check_values
 from otmd.tensors.probabilities import (
     are_distributions,
     check_tensor,
@@ -149,9 +149,9 @@ class TensorLayerVerification:
         masses = target.clone()
         for first, level, layer in zip(self._firsts, self._levels, self._layers, strict=False):
             drafts = (level.nodes >= 0) & (level.nodes + first == nodes[:, None])
-            is_drafting, which = drafts.max(dim=-1)
-            tokens = level.tokens[request, which]
-            share = torch.where(is_drafting[:, None], layer.left_shares[request, which], 1.0)
+            # Entries of one node have the same tokens.
+            tokens = level.tokens[request, drafts.max(dim=-1).indices]
+            share = torch.where(drafts[..., None], layer.left_shares, 1.0).prod(dim=1)
             masses.scatter_(-1, tokens, masses.gather(-1, tokens) * share)
         return torch.where((masses > 0).any(-1, keepdim=True), masses, target)
 
@@ -300,19 +300,13 @@ def _check_shapes(target_probs: Any, levels: Sequence[TensorLevel]) -> list[int]
     for i, level in enumerate(levels):
         shape = level.tokens.shape
         num_drafts = level.drafts.shape[-1]
-        expected = {
-            "nodes": shape[:2],
-            "tokens": shape,
-            "number": shape,
-            "drafts": (*shape[:2], num_drafts),
-        }
+        fields = dict.fromkeys(("tokens", "number", "inclusion"), tuple(shape))
+        fields |= {"nodes": tuple(shape[:2]), "drafts": (*shape[:2], num_drafts)}
         if level.tokens.ndim != 3 or shape[0] != batch:
             raise wrong(f"levels[{i}].tokens", f"shape {tuple(shape)}", f"({batch}, D, k)")
-        for name, size in expected.items():
-            check_indices(f"levels[{i}].{name}", getattr(level, name), tuple(size), device)
-        if level.inclusion.shape != shape or level.inclusion.dtype != torch.float64:
-            given = f"{level.inclusion.dtype} of shape {tuple(level.inclusion.shape)}"
-            raise wrong(f"levels[{i}].inclusion", given, f"torch.float64 of shape {tuple(shape)}")
+        for name, size in fields.items():
+            dtype = torch.float64 if name == "inclusion" else torch.int64
+            check_values(f"levels[{i}].{name}", getattr(level, name), dtype, size, device)
         firsts.append(firsts[-1] + num_nodes)
         num_nodes = shape[1] * num_drafts
     size = firsts[-1] + num_nodes
@@ -345,14 +339,19 @@ def _check_values(
 
 
 def _is_drawn(level: TensorLevel, num_above: int, vocab_size: int) -> Tensor:
-    """A mask (B,) of the trees in which one token of each stratum, and nothing else, was drafted."""
+    """A mask (B,) of the trees in which one token of each stratum, and nothing else, was drafted.
+
+    Of the tokens of a node each is in at most one stratum, however often the node is listed.
+    """
     nodes, tokens, number, inclusion, drafts = level
     num_tokens, count = tokens.shape[-1], drafts.shape[-1]
     valid = (nodes >= -1) & (nodes < num_above)
-    times = inclusion.new_zeros((len(nodes), num_above + 1))
-    times.scatter_add_(
-        1, (nodes + 1).clamp(0, num_above), torch.ones_like(nodes, dtype=times.dtype)
-    )
+    same_node = (nodes >= 0)[..., None] & (nodes[..., None] == nodes[:, None])
+    first = same_node.max(dim=-1).indices[..., None].expand_as(tokens)
+    valid = valid & ((nodes < 0)[..., None] | (tokens == tokens.gather(1, first))).all(dim=-1)
+    above = (nodes + 1).clamp(0, num_above)[..., None].expand_as(tokens)
+    times = inclusion.new_zeros((len(nodes), num_above + 1, num_tokens))
+    times.scatter_add_(1, above, (number < count).double())
     for index, low, high in (
         (tokens, 0, vocab_size),
         (number, 0, count + 1),
@@ -366,7 +365,8 @@ def _is_drawn(level: TensorLevel, num_above: int, vocab_size: int) -> Tensor:
     is_drawn = number.gather(-1, draft) == slot
     is_full = (mass - 1.0).abs() <= 1e-6
     valid = valid & torch.where(exists, is_drawn & is_full, mass == 0.0).all(dim=-1)
-    return (valid & (inclusion >= 0).all(dim=-1)).all(dim=-1) & (times[:, 1:] <= 1).all(dim=-1)
+    valid = valid & (inclusion >= 0).all(dim=-1)
+    return valid.all(dim=-1) & (times[:, 1:] <= 1).flatten(1).all(dim=-1)
 
 
 def _within_range(level: TensorLevel, num_above: int, vocab_size: int) -> TensorLevel:

@@ -14,6 +14,7 @@ from otmd.models import DatasetError, NGram, NGramDraft, collect, open_dataset
 from otmd.models.dataset import SHARDS, read_shard, write_shard
 from otmd.models.drawn_trees import (
     DrawnTree,
+    SameDrafts,
     draw_trees,
     node_by_node_tokens,
 )
@@ -64,9 +65,10 @@ def test_means_over_drawn_trees_are_the_tokens_per_step(shape) -> None:
 def test_trees_of_models_yield_what_the_rules_do(tiny) -> None:
     """The mean of many trees after one text, against steps of the rules with the models' own logits."""
     draft, text, shape = skip_layers(tiny, [2]), [3, 4, 5, 6, 3, 4], (2, 1)
-    drawn = partial(draw_trees, (tiny, draft), text, {5: 0}, [shape] * 150)
+    drawn = partial(draw_trees, (tiny, draft), text, {5: 0}, [shape])
     warm = Processing(0.7), Processing(0.9)
-    trees = drawn(warm, 62, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    trees = [tree for _ in range(150) for tree in drawn(warm, 62, rng)]
     law = TokenTree(
         lambda prefix: warm[1](draft.logits([*text[:5], *prefix])[-1]), shape, otmd.Stratified
     )
@@ -105,12 +107,32 @@ def test_equal_models_accept_all(tiny, draft) -> None:
 def test_on_a_single_layer_the_rules_do_the_same(tiny) -> None:
     draft = skip_layers(tiny, [2])
     trees = draw_trees(
-        (tiny, draft), [3, 4, 5], {3: 0}, [(3,)] * 9, (Processing(),) * 2, 62,
+        (tiny, draft), [3, 4, 5], {1: 0, 2: 1, 3: 2}, [(3,)], (Processing(),) * 2, 62,
         np.random.default_rng(0),
     )  # fmt: skip
     for tree in trees:
         assert tree.layer == pytest.approx(tree.node_by_node, abs=1e-12)
     assert len({tree.layer for tree in trees}) > 1
+
+
+def test_trees_at_a_position_have_drafts_in_common(tiny) -> None:
+    """Where an adaptive tree has the numbers of the fixed one, the two are the same."""
+    both = draw_trees(
+        (tiny, skip_layers(tiny, [2])), [3, 4, 5, 6], {2: 0, 4: 1}, [(2,)], (Processing(),) * 2,
+        62, np.random.default_rng(0), quotas=[(2,)],
+    )  # fmt: skip
+    fixed, adaptive = both[::2], both[1::2]
+    assert [tree.layer for tree in fixed] == [tree.layer for tree in adaptive]
+    assert fixed[0].layer != fixed[1].layer
+
+
+def test_equal_distributions_of_a_tree_have_independent_drafts() -> None:
+    """Else the drafts of a layer would not be independent, and the estimates biased."""
+    law = otmd.Stratified(np.full(64, 1 / 64), 1)
+    drafts = [SameDrafts(0).drafts(law) for _ in range(2)]
+    assert drafts[0] == drafts[1]
+    choices = SameDrafts(0)
+    assert len({int(choices.drafts(law)[0]) for _ in range(9)}) > 4
 
 
 def test_trees_are_collected_and_read(tiny, prompts, tmp_path) -> None:

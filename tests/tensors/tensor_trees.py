@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from otmd.tensors import TensorLayerVerification, TensorLevel, draft_level
+from otmd.tensors import TensorLayerVerification, TensorLevel, draft_adaptive_level, draft_level
 from otmd.trees import TableModel, target_distribution
 
 Prefix = tuple[int, ...]
@@ -38,30 +38,79 @@ def every_tree(
     dtype: torch.dtype = torch.float64,
 ) -> Trees:
     """All trees whose levels draft ``shape[i]`` tokens at each drafting node, with their probabilities."""
-    layers, nodes_of_tree = [[()]], [[()]]
-    levels: list[TensorLevel] = []
-    probs = np.ones(1)
+    grown = _Grown()
     for count in shape:
-        nodes = torch.tensor([choose(layer) for layer in layers])
+        nodes = torch.tensor([choose(layer) for layer in grown.layers])
         rows = [
             [draft(layer[i] or ()) if i >= 0 else draft(()) for i in chosen]
-            for layer, chosen in zip(layers, nodes.tolist(), strict=True)
+            for layer, chosen in zip(grown.layers, nodes.tolist(), strict=True)
         ]
-        level = draft_level(torch.tensor(np.array(rows)).to(dtype), count, num_tokens, nodes)
+        q = torch.tensor(np.array(rows)).to(dtype)
+        grown.add(draft_level(q, count, num_tokens, nodes))
+    return grown.trees()
+
+
+def every_adaptive_tree(
+    draft: TableModel, quotas: Sequence[int], num_tokens: int, price: float = 0.0
+) -> Trees:
+    """All adaptive trees with these quotas, with their probabilities."""
+    grown = _Grown()
+    reaches = torch.ones((1, 1), dtype=torch.float64)
+    for quota in quotas:
+        rows = [[draft(prefix or ()) for prefix in layer] for layer in grown.layers]
+        q = torch.tensor(np.array(rows))
+        level, _ = draft_adaptive_level(q, reaches, quota, num_tokens, price)
+        tree = grown.add(level)
+        reaches = child_reaches(q[tree], reaches[tree], grown.levels[-1])
+    return grown.trees()
+
+
+def child_reaches(q: torch.Tensor, reaches: torch.Tensor, level: TensorLevel) -> torch.Tensor:
+    """The reach of each draft of an adaptive level, draft by draft."""
+    children = torch.zeros(level.nodes.shape, dtype=torch.float64)
+    for b, nodes in enumerate(level.nodes.tolist()):
+        for i, node in enumerate(nodes):
+            if node >= 0:
+                at = level.drafts[b, i, 0]
+                probs = q[b, node, level.tokens[b, i]]
+                prob = probs[at] / probs.sum()
+                ratio = prob / level.inclusion[b, i, at]
+                children[b, i] = (
+                    reaches[b, node] * ratio * (1 - (1 - prob) / (nodes.count(node) + 1.5))
+                )
+    return children
+
+
+class _Grown:
+    """Trees that grow by all drafts of a level at a time; ``layers`` has the deepest nodes of each."""
+
+    def __init__(self) -> None:
+        self.layers: list[list[Prefix | None]] = [[()]]
+        self.levels: list[TensorLevel] = []
+        self._prefixes: list[list[Prefix | None]] = [[()]]
+        self._probs = np.ones(1)
+
+    def add(self, level: TensorLevel) -> torch.Tensor:
+        """Add every draft of a level; the answer has the old tree of each new one."""
         tree, drafts, drawn = every_draft(level)
-        probs = probs[tree] * drawn
-        levels = [TensorLevel(*(x[tree] for x in old)) for old in levels]
-        levels.append(TensorLevel(*(x[tree] for x in level))._replace(drafts=drafts))
-        parents, tokens = levels[-1].parents.tolist(), levels[-1].draft_tokens.tolist()
-        layers = [
+        self._probs = self._probs[tree] * drawn
+        self.levels = [TensorLevel(*(x[tree] for x in old)) for old in self.levels]
+        self.levels.append(TensorLevel(*(x[tree] for x in level))._replace(drafts=drafts))
+        parents, tokens = self.levels[-1].parents.tolist(), self.levels[-1].draft_tokens.tolist()
+        self.layers = [
             [
-                (*(layers[b][parent] or ()), token) if token >= 0 else None
+                (*(self.layers[b][parent] or ()), token) if token >= 0 else None
                 for parent, token in zip(parents[i], tokens[i], strict=True)
             ]
             for i, b in enumerate(tree.tolist())
         ]
-        nodes_of_tree = [[*nodes_of_tree[b], *layers[i]] for i, b in enumerate(tree.tolist())]
-    return Trees(nodes_of_tree, levels, probs)
+        pairs = zip(tree.tolist(), self.layers, strict=True)
+        self._prefixes = [[*self._prefixes[b], *layer] for b, layer in pairs]
+        return tree
+
+    def trees(self) -> Trees:
+        """The trees so far."""
+        return Trees(self._prefixes, self.levels, self._probs)
 
 
 def every_draft(level: TensorLevel) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:

@@ -67,6 +67,11 @@ def levels(x: Arguments) -> list[tensors.TensorLevel]:
     ]
 
 
+def adaptive_level(x: Arguments, **options: Any) -> object:
+    reaches = torch.empty((1, 4), dtype=torch.float64, device=DEVICE)
+    return tensors.draft_adaptive_level(x["q"][None], reaches, 6, 20, **options)
+
+
 def layers(x: Arguments) -> tensors.TensorLayerVerification:
     return tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x), validate=False)
 
@@ -102,6 +107,7 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
         trained(tensors.acceptance_loss, x, COUNT, rate)
         for rate in ("optimal", "preference", "stratified")
     ],
+    "draft_adaptive_level": lambda x: adaptive_level(x, validate=False),
     "draft_level": lambda x: levels(x),
     "greedy_rates": lambda x: tensors.greedy_rates(x["p"], x["q"], COUNT, validate=False),
     "probs_from_logits": lambda x: (
@@ -158,6 +164,7 @@ BROKEN: dict[str, Callable[[Arguments], object]] = {
     "mixed": lambda x: x["p"] + torch.arange(50),
     "checked values": lambda x: tensors.TensorRatioCurve(x["p"], x["q"]),
     "checked strata": lambda x: tensors.stratify(x["q"], COUNT),
+    "checked adaptive levels": adaptive_level,
     "checked levels": lambda x: tensors.draft_level(x["p"], COUNT, 5),
     "checked trees": lambda x: tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x)),
     "checked drafts": lambda x: tensors.TensorPreference.with_replacement(x["p"], x["q"], COUNT),

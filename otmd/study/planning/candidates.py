@@ -38,6 +38,8 @@ class Candidate(NamedTuple):
         Whether all numbers of drafts up to the largest are tried.
     tree_rule : TreeVerifier or None
         The rule that looks at whole trees; None if the verifier decides at one node after another.
+    drawn, adaptive : bool
+        Whether it is measured on drawn trees, and whether these are adaptive.
     same_drafts : str
         For such a rule the candidate whose verifier it is at a single node, "" for others.
     """
@@ -52,6 +54,8 @@ class Candidate(NamedTuple):
     paths: bool = False
     all_counts: bool = False
     tree_rule: TreeVerifier | None = None
+    drawn: bool = False
+    adaptive: bool = False
     same_drafts: str = ""
 
 
@@ -90,6 +94,20 @@ _STRATA: dict[str, MakeLaw] = {
     "β 1.5": partial(Stratified, sharpness=1.5),
     "small head": _small_head,
 }
+
+
+def _drawn(title: str, rule: TreeVerifier, adaptive: bool = False) -> Candidate:
+    return Candidate(
+        f"{title} (measured on drawn trees)",
+        verifiers.Preference(),
+        {_EQUAL_STRATA: Stratified},
+        tree_rule=rule,
+        drawn=True,
+        adaptive=adaptive,
+        same_drafts="stratified",
+    )
+
+
 CANDIDATES = {
     "one-hot": _engine("one-hot", "argmax chain (the default of engines)"),
     "match-sampled": _engine(
@@ -140,12 +158,14 @@ CANDIDATES = {
         tree_rule=SubtreeVerification(),
         same_drafts="greedy",
     ),
-    "stratified-layer": Candidate(
-        "stratified drafts, whole trees, layer by layer (measured on drawn trees)",
-        verifiers.Preference(),
-        {_EQUAL_STRATA: Stratified},
-        tree_rule=LayerVerification(),
-        same_drafts="stratified",
+    "stratified-layer": _drawn(
+        "stratified drafts, whole trees, layer by layer", LayerVerification()
+    ),
+    "adaptive-layer": _drawn(
+        "adaptive trees of stratified drafts, layer by layer", LayerVerification(), adaptive=True
+    ),
+    "adaptive-subtree": _drawn(
+        "adaptive trees of stratified drafts, node by node", SubtreeVerification(), adaptive=True
     ),
     **_with_replacement("optimal", "optimal", verifiers.Optimal()),
     "stratified-optimal": Candidate(

@@ -25,17 +25,17 @@ from otmd.study.planning.tree_choices import (
     most_likely_trees,
     shapes,
 )
-from otmd.study.planning.whole_trees import NodeByNode, WalkSettings, layer_by_layer, reach_table
+from otmd.study.planning.whole_trees import NodeByNode, WalkSettings, drawn_trees, reach_table
 from otmd.study.table import Cell, Table
-from otmd.trees import SubtreeVerification
 
 # The optimal rule takes long, and preference accepts more than recursive rejection and K-SEQ.
 _SLOW = ("optimal", "stratified-optimal", "rrs", "k-seq")
 DEFAULT_RULES = tuple(name for name in CANDIDATES if name.removesuffix("-paths") not in _SLOW)
 NO_PATHS = "most likely paths are not ranked: the dataset has none (otmd collect --paths 10)"
 NO_TREES = (
-    "layer by layer is not ranked: the dataset has no drawn trees within these budgets and depths, at these "
-    "draft temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1x1x1x1x1)"
+    "not ranked: {}; the dataset has no such drawn trees within these budgets and depths, at these draft "
+    "temperatures and without --draft-top-k (otmd collect --trees 2x1x1x1,quota:2x2x2x2: adaptive trees are "
+    "compared with fixed ones)"
 )
 MEASURED = (
     "Lossless rules alone. Trees and parameters were chosen on the fitting half of the prompts; values and "
@@ -45,10 +45,10 @@ MEASURED = (
 NOTATION = (
     "Trees: × counts drafts per node, so 2×1×1 has two drafts at the first level, and one below each node of "
     "the next two. + counts drafts per level, so 2+3+3 has two at the first level and three at each of the "
-    "next two, spread unevenly over the nodes; of independent paths, 3+3+3 is three paths of three. A chain "
-    "has one draft per level."
+    "next two, spread unevenly over the nodes, at most as many in an adaptive tree; of independent paths, "
+    "3+3+3 is three paths of three. A chain has one draft per level."
 )
-LAYER, SUBTREE = "stratified-layer", "stratified-subtree"
+SUBTREE = "stratified-subtree"
 
 
 class Plan(NamedTuple):
@@ -208,24 +208,19 @@ def make_plan(
     trees = _deterministic_trees(dataset, texts, rules, drafts, budgets[-1], depth)
     walked = _walked(dataset, rules, settings, budgets, depth)
     if not (tabled or trees or walked.rules):
-        raise ValueError(NO_TREES if LAYER in rules else NO_PATHS)
+        raise ValueError(_unranked(rules, trees)[-1])
     check_texts(dataset, texts, settings)
     table = probs_table(dataset, texts, settings, output, workers, progress, overwrite)
     if walked.rules:
         reach = reach_table(dataset, texts, walked, output, workers, progress, overwrite)
-        trees |= _whole_trees(dataset, texts, rules, reach, settings)
+        trees |= _whole_trees(dataset, texts, rules, reach, settings, depth)
     if not (tabled or trees):
-        raise ValueError(NO_TREES)
+        raise ValueError(_unranked(rules, trees)[-1])
     evidence = Evidence(table, ceilings(dataset, texts, settings), texts, cut_at, depth, trees)
     rankings = [Ranking(rank(evidence, budgets, times), times) for times in latencies or [None]]
     said = advice(rankings[0].rows, len(texts), rankings[0].latency)
-    missing = {*rules} - {rule for rule, *_ in trees}
-    said += [
-        f"{reason[0].upper()}{reason[1:]}."
-        for rule, reason in (("most-likely", NO_PATHS), (LAYER, NO_TREES))
-        if rule in missing
-    ]
-    return Plan(rankings, said, _about(dataset, evidence, settings, latencies))
+    said += [f"{reason[0].upper()}{reason[1:]}." for reason in _unranked(rules, trees)]
+    return Plan(rankings, said, _about(dataset, evidence, settings, latencies, rules))
 
 
 def _deterministic_trees(
@@ -249,6 +244,14 @@ def _deterministic_trees(
     return trees
 
 
+def _unranked(rules: Sequence[str], trees: dict[Key, Trees]) -> list[str]:
+    """Reasons why rules are not ranked whose trees the dataset does not have."""
+    missing = [rule for rule in rules if all(rule != key[0] for key in trees)]
+    drawn = [rule for rule in missing if CANDIDATES[rule].drawn]
+    reasons = [NO_PATHS] if "most-likely" in missing else []
+    return [*reasons, NO_TREES.format(", ".join(drawn))] if drawn else reasons
+
+
 def _walked(
     dataset: Dataset,
     rules: Sequence[str],
@@ -257,11 +260,12 @@ def _walked(
     depth: int,
 ) -> WalkSettings:
     """The rules and trees that are followed node by node: what is measured on drawn trees rests on it."""
-    walked = [rule for rule in rules if isinstance(CANDIDATES[rule].tree_rule, SubtreeVerification)]
+    on_trees = [rule for rule in rules if CANDIDATES[rule].tree_rule]
+    walked = [rule for rule in on_trees if not CANDIDATES[rule].drawn]
     counts = range(1, max(settings.num_drafts) + 1)
     trees = {*shapes(counts, max(budgets), depth)}
     measured = [tree.shape for tree in dataset.trees if not tree.adaptive]
-    drawn = {shape for shape in measured if LAYER in rules and len(shape) <= depth}
+    drawn = {shape for shape in measured if walked != on_trees and len(shape) <= depth}
     within = {shape for shape in drawn if Choice("", 1.0, shape).drafts <= max(budgets)}
     if within and SUBTREE not in walked:
         walked.append(SUBTREE)
@@ -275,17 +279,19 @@ def _whole_trees(
     rules: Sequence[str],
     reach: dict[Key, NodeByNode],
     settings: Settings,
+    depth: int,
 ) -> dict[Key, Trees]:
-    """Trees that are verified as a whole, by rule."""
+    """The trees of rules for whole trees, by rule."""
     trees: dict[Key, Trees] = {key: kind for key, kind in reach.items() if key[0] in rules}
     # Trees are drawn with the temperature and the cuts of the texts.
     key = SUBTREE, "equal strata", dataset.metadata.get("temperature") or 1.0
     drafts = settings.drafts[0]
     are_cut_alike = drafts == replace(settings.target, temperature=drafts.temperature)
-    if LAYER in rules and key in reach and are_cut_alike:
-        drawn = layer_by_layer(dataset, texts, reach[key])
-        if drawn.gains:
-            trees[LAYER, *key[1:]] = drawn
+    for rule in rules if key in reach and are_cut_alike else ():
+        if CANDIDATES[rule].drawn:
+            drawn = drawn_trees(dataset, texts, reach[key], CANDIDATES[rule], depth)
+            if drawn.gains:
+                trees[rule, *key[1:]] = drawn
     return trees
 
 

@@ -21,14 +21,13 @@ from otmd.study.planning.tree_choices import (
     MostLikelyTrees,
     StaticTrees,
 )
-from otmd.study.planning.whole_trees import LayerByLayer, NodeByNode
-from otmd.trees import LayerVerification
+from otmd.study.planning.whole_trees import DrawnTrees, NodeByNode
 
 # Rule, variant of the law, and draft temperature.
 Key = tuple[str, str, float]
 
 
-Trees = StaticTrees | MostLikelyTrees | NodeByNode | LayerByLayer
+Trees = StaticTrees | MostLikelyTrees | NodeByNode | DrawnTrees
 
 
 class FirstLevel(NamedTuple):
@@ -62,9 +61,10 @@ class Row(NamedTuple):
         Tokens per second where times are known, else per step, and the ends of its 95% interval.
     bound : float
         The value of a decoder with these drafts whose reach at every token is the most that any lossless rule
-        has; see :func:`otmd.trees.inclusion_bound`.
+        has; see :func:`otmd.trees.inclusion_bound`. NaN for adaptive trees.
     tokens_per_step, acceptance : float, list of float
-        The latter is P(at least k drafts are accepted), k = 1, 2, …; it is empty layer by layer.
+        The latter is P(at least k drafts are accepted), k = 1, 2, …; it is empty for rules that
+        are measured on drawn trees.
     rate, optimal : float
         At the first level: how often a draft is accepted, and α* of the same drafts.
     proportional, ceiling : float
@@ -147,7 +147,7 @@ class Evidence:
         The length at which texts were cut; see :func:`otmd.study.planning.longest_text`.
     depth : int
         The most levels of a tree.
-    trees : dict of (str, str, float) to StaticTrees, MostLikelyTrees, NodeByNode or LayerByLayer
+    trees : dict of (str, str, float) to StaticTrees, MostLikelyTrees, NodeByNode or DrawnTrees
         Trees of deterministic drafts whose nodes differ, and trees that are verified as a whole, by rule,
         variant and draft temperature. Static trees of other rules are added.
 
@@ -223,7 +223,7 @@ class Evidence:
         for i in range(len(self.texts)):
             reached = trees.bound(i, choice) if bound else trees.reached(i, choice)
             more = None
-            if isinstance(trees, LayerByLayer) and not bound:
+            if isinstance(trees, DrawnTrees) and not bound:
                 more = trees.more(i, choice)
             steps.append(steps_along(reached, self.cut_at, self.depth, more))
         return tuple(map(np.array, zip(*steps, strict=True)))
@@ -318,7 +318,6 @@ def _row(
     tokens, steps, kept = (part[evidence.report] for part in evidence.steps(rule, choice))
     most, most_steps, _ = (part[evidence.report] for part in evidence.steps(rule, choice, True))
     candidate = CANDIDATES[rule]
-    is_drawn = isinstance(candidate.tree_rule, LayerVerification)
     cost = _cost(choice, latency)
     mean = _ratio(tokens, steps)
     without = jackknife.left_out(tokens, steps) / cost
@@ -342,7 +341,7 @@ def _row(
         high=high,
         bound=_ratio(most, most_steps) / cost,
         tokens_per_step=mean,
-        acceptance=[] if is_drawn else (kept.sum(axis=0) / steps.sum()).tolist(),
+        acceptance=[] if candidate.drawn else (kept.sum(axis=0) / steps.sum()).tolist(),
         **first._asdict(),
         by_domain=by_domain,
         without=without,

@@ -4,6 +4,8 @@ All nodes of a level have the same number of drafts, unless it is known which dr
 its slot. Then nodes may differ: what follows the token is drafted below that slot.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement, product
@@ -33,7 +35,8 @@ class Choice(NamedTuple):
 
     ``shape`` has the drafts at a node, by level. If nodes differ, the tree has ``budget`` tokens, and
     ``shape`` has the tokens of each level; for most likely paths, those that the draft reads. The ``nodes``
-    of a static tree, and of independent paths, are given by the paths of slots that lead to them.
+    of a static tree, and of independent paths, are given by the paths of slots that lead to them. An
+    ``adaptive`` tree has at most ``shape`` tokens on each level, at nodes that are chosen at every step.
     """
 
     variant: str
@@ -41,6 +44,7 @@ class Choice(NamedTuple):
     shape: tuple[int, ...]
     budget: int = 0
     nodes: tuple[Prefix, ...] = ()
+    adaptive: bool = False
 
     @property
     def drafts(self) -> int:
@@ -50,9 +54,15 @@ class Choice(NamedTuple):
     @property
     def tree(self) -> str:
         """The shape as it is shown."""
-        if self.budget and not self.nodes:
+        if self.adaptive or self.nodes:
+            return "+".join(map(str, self.shape))
+        if self.budget:
             return f"{self.budget} nodes, {len(self.shape)} deep"
-        return ("+" if self.nodes else "×").join(map(str, self.shape))
+        return "×".join(map(str, self.shape))
+
+    def distance(self, choice: Choice) -> tuple[int, int]:
+        """Differences from another tree in the numbers of tokens and levels."""
+        return abs(choice.drafts - self.drafts), abs(len(choice.shape) - len(self.shape))
 
 
 def shapes(counts: Sequence[int], budget: int, depth: int) -> Iterator[tuple[int, ...]]:

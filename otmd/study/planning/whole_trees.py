@@ -1,4 +1,4 @@
-"""Rules that look at whole trees, along texts: node by node exactly, layer by layer on drawn trees.
+"""Rules that look at whole trees, along texts: fixed trees node by node exactly, others on drawn trees.
 
 Node by node, only p and q along a text y_1, y_2, … matter. A node has a score w; w_0 = 1 at the root. The
 pair sweep for the target w p accepts y with the mass a(y), and gives the child the score c(y). So a step that
@@ -19,17 +19,18 @@ import numpy as np
 import polars as pl
 
 from otmd.laws import Slots
-from otmd.models.dataset import Dataset
+from otmd.models.dataset import Dataset, DrawnTree
 from otmd.probabilities import FloatArray, Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.planning.candidates import CANDIDATES, MakeLaw
+from otmd.study.planning.candidates import CANDIDATES, Candidate, MakeLaw
 from otmd.study.planning.texts import Text
 from otmd.study.planning.token_table import Job, finish_texts, located, target_probs
 from otmd.study.planning.tree_choices import Choice
 from otmd.study.rows import process
 from otmd.study.run import describe_dataset
 from otmd.study.runner import Bar, frame
+from otmd.trees import LayerVerification
 from otmd.trees.whole_tree import node_slots
 from otmd.verifiers.pair_sweep import sweep_pairs
 
@@ -100,48 +101,77 @@ class NodeByNode(NamedTuple):
         return np.stack([np.ones_like(levels[0]), *levels], axis=1)
 
 
-class LayerByLayer(NamedTuple):
-    """Trees that are verified layer by layer, as the difference from node by node on drawn trees.
+class DrawnTrees(NamedTuple):
+    """Trees that were drawn at positions of the texts, each as the difference from a fixed one node by node.
 
-    ``gains`` has for each tree and text the difference (N,) in tokens of a step that begins at each token,
-    divided by the probability that a tree was drawn there; 0 where none was.
+    Attributes
+    ----------
+    node_by_node : NodeByNode
+    references : dict of Choice to Choice
+        The fixed tree: for an adaptive tree another one, drawn at the same positions, else the tree itself.
+    gains : dict of Choice to list of ndarray of float64, shape (N,)
+        For each text the difference in tokens of a step that begins at each token, divided by the probability
+        that trees were drawn there; 0 where none were.
     """
 
     node_by_node: NodeByNode
-    gains: Mapping[Levels, list[FloatArray]]
+    references: Mapping[Choice, Choice]
+    gains: Mapping[Choice, list[FloatArray]]
 
     def choices(self, budgets: Sequence[int]) -> Iterator[Choice]:
         """Every tree that was drawn, within the largest budget."""
-        for choice in self.node_by_node.choices(budgets):
-            if choice.shape in self.gains:
-                yield choice
+        return (choice for choice in self.gains if choice.drafts <= max(budgets))
 
     def reached(self, text: int, choice: Choice) -> FloatArray:
-        """The reach node by node."""
-        return self.node_by_node.reached(text, choice)
+        """The reach of the fixed tree node by node."""
+        return self.node_by_node.reached(text, self.references[choice])
 
     def bound(self, text: int, choice: Choice) -> FloatArray:
-        """See :class:`otmd.study.planning.tree_choices.EqualLevels`."""
-        return self.node_by_node.bound(text, choice)
+        """See :class:`otmd.study.planning.tree_choices.EqualLevels`; NaN for an adaptive tree."""
+        bound = self.node_by_node.bound(text, self.references[choice])
+        return np.full_like(bound, np.nan) if choice.adaptive else bound
 
     def more(self, text: int, choice: Choice) -> FloatArray:
-        """The tokens that a step yields beyond those of node by node, see :func:`steps_along`."""
-        return self.gains[choice.shape][text]
+        """The tokens that a step yields beyond those of the fixed tree, see :func:`steps_along`."""
+        return self.gains[choice][text]
 
 
-def layer_by_layer(
-    dataset: Dataset, texts: Sequence[Text], node_by_node: NodeByNode
-) -> LayerByLayer:
-    """The trees of strata that were drawn at positions of the texts, see ``otmd collect --trees``."""
-    at = {row: (i, t) for i, text in enumerate(texts) for t, row in enumerate(text.rows)}
-    gains: dict[Levels, list[FloatArray]] = {}
+def drawn_trees(
+    dataset: Dataset,
+    texts: Sequence[Text],
+    node_by_node: NodeByNode,
+    candidate: Candidate,
+    depth: int,
+) -> DrawnTrees:
+    """The trees of strata that were drawn for a candidate, see ``otmd collect --trees``.
+
+    An adaptive tree of at most ``depth`` levels is compared with the fixed one of the most similar size.
+    """
+    drawn: dict[Choice, dict[int, DrawnTree]] = {}
     for tree in dataset.trees:
-        if not tree.adaptive and tree.shape in node_by_node.reach:
-            empty = [np.zeros(len(text.rows)) for text in texts]
-            i, t = at[tree.index]
-            gain = dataset.metadata["trees_every"] * (tree.layer - tree.node_by_node)
-            gains.setdefault(tree.shape, empty)[i][t] = gain
-    return LayerByLayer(node_by_node, gains)
+        budget = sum(tree.shape) if tree.adaptive else 0
+        choice = Choice(*node_by_node[:2], tree.shape, budget, adaptive=tree.adaptive)
+        drawn.setdefault(choice, {})[tree.index] = tree
+    fixed = [
+        choice for choice in drawn if not choice.adaptive and choice.shape in node_by_node.reach
+    ]
+    references = {choice: choice for choice in fixed}
+    if candidate.adaptive:
+        adaptive = [choice for choice in drawn if choice.adaptive and len(choice.shape) <= depth]
+        references = {choice: min(fixed, key=choice.distance) for choice in adaptive if fixed}
+    is_layer = isinstance(candidate.tree_rule, LayerVerification)
+    gains = {}
+    for choice, reference in references.items():
+        gain = {
+            row: (tree.layer if is_layer else tree.node_by_node)
+            - drawn[reference][row].node_by_node
+            for row, tree in drawn[choice].items()
+        }
+        gains[choice] = [
+            dataset.metadata["trees_every"] * np.array([gain.get(row, 0.0) for row in text.rows])
+            for text in texts
+        ]
+    return DrawnTrees(node_by_node, references, gains)
 
 
 def reach_table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -12,8 +14,10 @@ from planning.test_make_plan import LENGTH, write_texts
 import otmd
 from otmd.models import open_dataset
 from otmd.models.dataset import DrawnTree
+from otmd.models.drawn_trees import node_by_node_tokens
 from otmd.probabilities import Processing
 from otmd.study.planning import CANDIDATES, Evidence, Settings, make_plan, probs_table, read_texts
+from otmd.study.planning.latency import Latency
 from otmd.study.planning.texts import Text, products, reached_by_block, steps_along
 from otmd.study.planning.token_table import _rows
 from otmd.study.planning.tree_choices import Choice, EqualLevels, IndependentPaths, StaticTrees
@@ -21,13 +25,15 @@ from otmd.study.planning.whole_trees import (
     NodeByNode,
     TextNode,
     WalkSettings,
-    layer_by_layer,
+    drawn_trees,
     reach_along,
     reach_table,
 )
 from otmd.trees import (
+    AdaptiveTree,
     BlockVerification,
     IIDPaths,
+    LayerVerification,
     SubtreeVerification,
     TableModel,
     TokenLevel,
@@ -35,6 +41,8 @@ from otmd.trees import (
     block_efficiency,
     inclusion_bound,
 )
+from otmd.trees.base import Context
+from otmd.trees.random_choices import every_outcome
 
 VOCAB, DEPTH = 3, 3
 SHAPES = ((2, 2), (2, 1, 1), (3, 1))
@@ -100,6 +108,55 @@ def test_the_rule_of_single_nodes_is_another_one() -> None:
     law = TokenTree(draft, (2, 1, 1), otmd.Stratified)
     alone = block_efficiency(TokenLevel(otmd.Preference()), target, law).value
     assert found[2, 1, 1][0] > alone + 0.01
+
+
+def mean_over_drafts(target, law, tokens) -> float:
+    """Mean over all drafts of what a rule is expected to yield on a drawn tree."""
+    context = Context(target, law)
+    on_tree = lambda choices: tokens(context, law.draft_tree(context, choices), choices)  # noqa: E731
+    return sum(value * prob for value, prob in every_outcome(on_tree))
+
+
+@pytest.mark.parametrize("rule", [LayerVerification(), SubtreeVerification()], ids=repr)
+def test_first_steps_on_adaptive_trees_are_block_efficiency(rule) -> None:
+    """A fixed tree along all texts, and the mean difference from it over all drafts of both trees."""
+    node_by_node = lambda context, tree, _: node_by_node_tokens(context, tree)  # noqa: E731
+    is_layer = isinstance(rule, LayerVerification)
+    name, tokens = (
+        ("adaptive-layer", rule.tokens_per_step) if is_layer else ("adaptive-subtree", node_by_node)
+    )
+    for seed in range(3):
+        target, draft = models("any", seed)
+        fixed = TokenTree(draft, (2, 1), otmd.Stratified)
+        adaptive = AdaptiveTree(draft, (2, 3))
+        value = mean_over_drafts(target, adaptive, tokens)
+        base = mean_over_drafts(target, fixed, node_by_node)
+        # The other rule's numbers are not read.
+        pair = (value, np.nan) if is_layer else (np.nan, value)
+        total = 0.0
+        for prob, found, p, q in texts(target, draft, 2):
+            nodes = [TextNode(*x, otmd.Stratified) for x in zip(p, q, found, strict=True)]
+            reach = {tree: [rows] for tree, rows in reach_along(nodes, [(2, 1)]).items()}
+            trees = [
+                SimpleNamespace(index=0, shape=(2, 1), node_by_node=base, adaptive=False),
+                SimpleNamespace(
+                    index=0, shape=(2, 3), layer=pair[0], node_by_node=pair[1], adaptive=True
+                ),
+            ]
+            kind = drawn_trees(
+                SimpleNamespace(trees=trees, metadata={"trees_every": 1}),
+                [Text("a", "b", [0, 1], list(found))],
+                NodeByNode("", 1.0, reach),
+                CANDIDATES[name],
+                2,
+            )
+            (choice,) = kind.choices([5])
+            steps = steps_along(kind.reached(0, choice), 2, 2, kind.more(0, choice))
+            total += prob * steps.tokens
+        exact = block_efficiency(rule, target, adaptive).value
+        assert total == pytest.approx(exact, abs=1e-12)
+        # Control: the fixed tree yields another number.
+        assert abs(base - exact) > 1e-3
 
 
 def test_a_path_is_block_verification() -> None:
@@ -268,6 +325,53 @@ def test_whole_trees_are_ranked(dataset, tmp_path) -> None:
     assert depths["stratified-layer"] == [None] * 3
 
 
+def test_adaptive_trees_are_ranked(dataset, tmp_path) -> None:
+    """Beside fixed ones, with the cost of their levels; without a bound, which is not known."""
+    fixed = drawn(dataset, (2, 1), 0.0).trees
+    deep = [DrawnTree(tree.index, (2, 1, 1), 1.6, 1.6, 1.5) for tree in fixed]
+    add = {(2, 3): 0.1, (1, 1, 1): 0.5, (7, 7): 1.0, (1,) * 4: 2.0}
+    adaptive = [
+        DrawnTree(tree.index, quotas, 1.5 + gain, 1.5 + gain / 2, 1.4, adaptive=True)
+        for quotas, gain in add.items()
+        for tree in fixed
+    ]
+    object.__setattr__(dataset, "trees", [*fixed, *deep, *adaptive])
+    times = Latency([(1, 1.0), (9, 2.0)], [(1, 0.1), (8, 0.2)], 0.01, 1)
+    rules = ["stratified-layer", "adaptive-layer", "adaptive-subtree"]
+    make = partial(make_plan, dataset, depth=3, num_drafts=(2,), budgets=(3, 7), workers=1)
+    plan = make(tmp_path / "out", rules=rules, latency=times)
+    rows = {(row.rule, row.choice.shape): row for row in plan.rows if row.choice.adaptive}
+    # Of three drafts the chain is the only tree. Too many drafts or levels are left out.
+    listed = {shape for _, shape in rows}
+    assert (1, 1, 1) in listed <= {(1, 1, 1), (2, 3)}
+    assert {rule for rule, _ in rows} == {"adaptive-layer", "adaptive-subtree"}
+    chain = rows["adaptive-layer", (1, 1, 1)]
+    assert chain.choice.tree == "1+1+1"
+    assert chain.value == pytest.approx(chain.tokens_per_step / times.step((1, 1, 1), 3))
+    assert chain.tokens_per_step > rows["adaptive-subtree", (1, 1, 1)].tokens_per_step
+    ranked = {(row[0], row[5]): row for row in plan.tables()[0].rows}
+    assert np.isnan(ranked["adaptive-layer", "1+1+1"][4])
+    shown = next(row for row in plan.to_dict()["ranking"] if row["choice"]["adaptive"])
+    assert (shown["bound"], shown["engines"], shown["acceptance"]) == (None, (), [])
+    json.dumps(plan.to_dict(), allow_nan=False)
+    object.__setattr__(dataset, "trees", adaptive)
+    with pytest.raises(
+        ValueError, match=r"not ranked: adaptive-layer; .* compared with fixed ones"
+    ):
+        make(tmp_path / "none", rules=["adaptive-layer"])
+
+
+def test_an_adaptive_tree_is_compared_with_the_most_similar() -> None:
+    shapes = [(2, 1), (2, 1, 1), (4,), (3, 1, 1, 1)]
+    quotas = {(2, 2): (2, 1), (2, 2, 2): (2, 1, 1), (4, 4, 4): (3, 1, 1, 1), (5,): (4,)}
+    trees = [DrawnTree(0, shape, 1.5, 1.5, 1.5) for shape in shapes]
+    trees += [DrawnTree(0, shape, 1.5, 1.5, 1.5, adaptive=True) for shape in quotas]
+    dataset = SimpleNamespace(trees=trees, metadata={"trees_every": 1})
+    node_by_node = NodeByNode("", 1.0, {shape: [] for shape in shapes})
+    kind = drawn_trees(dataset, [], node_by_node, CANDIDATES["adaptive-layer"], 4)
+    assert {x.shape: y.shape for x, y in kind.references.items()} == quotas
+
+
 def test_no_gain_is_node_by_node(dataset, tmp_path) -> None:
     drawn(dataset, (2, 1), 0.0)
     plan = make_plan(
@@ -307,7 +411,8 @@ def test_gains_are_weighted_by_where_trees_are_drawn() -> None:
     reach = {shape: [np.full((2, 4), 0.5)]}
     trees = [DrawnTree(5, shape, 1.75, 1.5, 1.0), DrawnTree(5, (3,), 2.0, 1.0, 1.0)]
     dataset = SimpleNamespace(trees=trees, metadata={"trees_every": 2})
-    kind = layer_by_layer(dataset, [text], NodeByNode("", 1.0, reach))
+    node_by_node = NodeByNode("", 1.0, reach)
+    kind = drawn_trees(dataset, [text], node_by_node, CANDIDATES["stratified-layer"], 1)
     (choice,) = kind.choices([4])
     assert choice.shape == shape
     assert kind.more(0, choice).tolist() == [0.0, 0.5, 0.0, 0.0]
