@@ -220,7 +220,7 @@ def make_plan(
     rankings = [Ranking(rank(evidence, budgets, times), times) for times in latencies or [None]]
     said = advice(rankings[0].rows, len(texts), rankings[0].latency)
     said += [f"{reason[0].upper()}{reason[1:]}." for reason in _unranked(rules, trees)]
-    return Plan(rankings, said, _about(dataset, evidence, settings, latencies, rules))
+    return Plan(rankings, said, _about(dataset, evidence, settings, latencies))
 
 
 def _deterministic_trees(
