@@ -54,7 +54,11 @@ class Box(NamedTuple):
 
 
 def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
-    """The smallest best cut (V,) of one position, and p(H) − g(H); p (V,) need not sum to 1."""
+    """The smallest best cut (V,) of one position, and p(H) − g(H); p (V,) need not sum to 1.
+
+    Cuts whose values differ by no more than rounding (1e-13) count as equally good, and any of them may be
+    returned: where p of a token is 1e-300, say, it may hold this token or not.
+    """
     draft, row_of_slot = distinct_slots(slots)
     return half_space_cut(target, draft, np.bincount(row_of_slot))
 

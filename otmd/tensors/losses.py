@@ -129,9 +129,9 @@ def hybrid_loss(
     """Mixture of KL divergence and total variation, which moves from one to the other as q nears p.
 
     With α = Σ min(p, q) and the weight λ = exp(−decay · α), it is λ KL(p ‖ q) + (1 − λ) (1 − α). Gradients
-    hold λ fixed. KL has a gradient where hardly any draft is accepted, and total variation is 1 − α itself
-    (Samarin et al. 2026, arXiv 2602.23881; the formula was read in code that cites it, vllm-project/speculators
-    pull request 673, with the weight of each position by itself).
+    hold λ fixed. KL has a gradient where hardly any draft is accepted, and total variation is 1 − α itself.
+    A loss of Samarin et al. (2026, arXiv 2602.23881). The formula was read in code that cites them, pull
+    request 673 of vllm-project/speculators, where each position has a weight of its own.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def hybrid_loss(
     >>> from otmd.tensors import hybrid_loss
     >>> logits = torch.tensor([0.25, 0.25, 0.5]).log()
     >>> hybrid_loss(torch.tensor([0.5, 0.25, 0.25]), logits)
-    tensor(0.2472, dtype=torch.float64)
+    tensor(0.2419, dtype=torch.float64)
     """
     decay = validate_positive("decay", decay)
     p, log_q = _checked_pair(target_probs, draft_logits, validate)
