@@ -233,10 +233,10 @@ def tokens_per_step_loss(
         mass, accepted, drawn = (
             masses.gather(-1, token)[..., 0] for masses in (target, rule.accepted, inclusion)
         )
-        # A score may underflow; a drafted token is then accepted whole. Written so that NaN stays.
-        whole = accepted >= mass
-        share = quotient(accepted, torch.where(whole, 1.0, mass))
-        reached = reached * torch.where(whole, (drawn > 0).double(), share)
+        # A score may underflow; a drafted token is then accepted in full. Written so that NaN stays.
+        in_full = accepted >= mass
+        share = quotient(accepted, torch.where(in_full, 1.0, mass))
+        reached = reached * torch.where(in_full, (drawn > 0).double(), share)
         score = rule.accept_prob.gather(-1, token)[..., 0]
         per_step = per_step + reached
     return -per_step

@@ -236,10 +236,10 @@ def accept_from_strata(p: Tensor, draft: Tensor, number: Tensor, count: int) -> 
     return _Acceptance(accepted, accept_prob, rank, left[..., 0])
 
 
-def quotient(part: Tensor, whole: Tensor) -> Tensor:
+def quotient(mass: Tensor, total: Tensor) -> Tensor:
     """The quotient of two masses; where the second is faint, without a gradient."""
-    faint = whole < _FAINT
-    return torch.where(faint, part.detach(), part) / torch.where(faint, whole.detach(), whole)
+    faint = total < _FAINT
+    return torch.where(faint, mass.detach(), mass) / torch.where(faint, total.detach(), total)
 
 
 def _accept_by_cells(
