@@ -234,20 +234,20 @@ class _Tokens(NamedTuple):
 
 
 class _Classes(NamedTuple):
-    """The classes (G,) of one side: keys, p, p/σ, q and q/σ in each row (R, G).
+    """The classes (G,) of one side: keys, p, and in each row q and q/σ (R, G).
 
     ``never`` (R,) is the draft mass of each row that is of no class.
     """
 
     keys: IntArray
     target: FloatArray
-    ratio: FloatArray
     draft: FloatArray
     shares: FloatArray
     never: FloatArray
 
 
 def _spread(tokens: _Tokens, grid: Grid) -> _Classes:
+    """Spread the tokens over the classes of a grid."""
     total, keys, parts = grid.spread(tokens.target, tokens.draft)
     used, classes = np.unique(np.where(parts > 0.0, keys, keys[:, :1]), return_inverse=True)
     mass = np.bincount(classes.ravel(), (total[:, None] * parts).ravel(), used.size)
@@ -258,7 +258,7 @@ def _spread(tokens: _Tokens, grid: Grid) -> _Classes:
         drawn = _draft_parts(parts, shares[r][classes], total, row)
         draft[r] = np.bincount(classes.ravel(), drawn.ravel(), used.size)
         never[r] += np.maximum(row - drawn.sum(axis=1), 0.0).sum()
-    return _Classes(used, mass * ratio, ratio, draft, shares, never)
+    return _Classes(used, mass * ratio, draft, shares, never)
 
 
 def _fine_grid(tokens: _Tokens, inside: bool, least: float, tol: float) -> Grid:
@@ -268,14 +268,14 @@ def _fine_grid(tokens: _Tokens, inside: bool, least: float, tol: float) -> Grid:
     are halved.
     """
     below = 1.0 - 2.0 ** -np.arange(_HALVINGS + 1.0)
-    # From c on, no token can be chosen with its whole p.
+    # No token whose p/σ is larger can be chosen with its p.
     highest = float((tokens.copies / tokens.scale).max())
     above = np.append(1.0 / below[:0:-1], 2.0 ** np.arange(2.0, np.log2(highest) + 1.0))
     nodes = np.append(below, 1.0) if inside or highest <= 1.0 else np.append(1.0, above)
     grid = Grid(tokens.scale, _DIVISIONS, nodes)
     while True:
         classes = _spread(tokens, grid)
-        # What is never chosen has p = 0.
+        # What is never chosen counts as a token with p = 0.
         draft = np.column_stack([classes.draft, classes.never])
         cut, value = half_space_cut(np.append(classes.target, 0.0), draft, tokens.copies)
         if value >= least - _OF_SIDE * tol or classes.keys.size > _MOST_CLASSES:
