@@ -179,7 +179,7 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
     table = lossy_texts.main([*options, "--workers", "1"])
     assert "0 of 2" not in capsys.readouterr().err
-    assert table.height == 2 * 18
+    assert table.height == 2 * 20
     assert (table["kl"] >= table["least_kl"] - 1e-9).all()
     assert (table["tokens"] <= 5).all()
     means = lossy_texts.summary(table)
