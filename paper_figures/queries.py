@@ -20,6 +20,8 @@ ROUNDING = 1e-9
 ALL_BUT = 1.0
 MUCH = 5.0
 """Points within which a rule all but attains an optimum, and that are much more."""
+LITTLE = 5.0
+"""Per cent of a rate that count as a slight loss."""
 # Half a 95% interval, in standard errors.
 ERRORS = 1.96
 LEVEL = 0.05
@@ -532,6 +534,45 @@ def lossy_texts() -> Numbers:
     counts = {"wasteful": sum(significant_waste), "rules": len(words)}
     so = 1 - np.mean(significant_waste)
     return {"so": so, "divergences": "; ".join(words), **sizes, **counts}
+
+
+def cactus_budget() -> Numbers:
+    """Divergence of Cactus' output from the target, against its parameter δ."""
+    table = read("lossy_rules").filter(temperature=1.0, drafts="sampled")
+    words = []
+    within = []
+    for rule, part in table.group_by("rule", maintain_order=True):
+        if str(rule[0]).startswith("Cactus"):
+            budget = float(str(rule[0]).rpartition(" ")[2])
+            within.append(part.filter(pl.col("kl") <= budget).height / part.height)
+            most = part["kl"].max()
+            words.append(f"{rule[0]}: mean {part['kl'].mean():.3f}, at most {most:.3f}")
+    count = table.filter(pl.col("rule") == table["rule"][0]).height
+    so = sum(within) / len(within)
+    return {"so": so, "share": 100 * so, "divergences": "; ".join(words), "positions": count}
+
+
+# Drafts with fewer tokens.
+
+
+def fewer_tokens() -> Numbers:
+    """Part of the optimal rate that a draft loses by proposing its most frequent tokens alone."""
+    table = read("draft_vocabularies").filter(pair="reduced")
+    lost = 100 * pl.col("loss") / (pl.col("optimal") + pl.col("loss"))
+    cells = table.filter(pl.col("proposed") != "all").with_columns(lost=lost)
+    slight = cells.filter(pl.col("lost") <= LITTLE).height
+    words = []
+    for (size,), part in cells.group_by("proposed", maintain_order=True):
+        words.append(f"{int(size):,} tokens: {part['lost'].min():.1f} to {part['lost'].max():.1f}%")
+    kept = cells.filter(pl.col("proposed") == "16000")["lost"]
+    numbers = {"cells": cells.height, "within": slight, "little": LITTLE}
+    return {
+        "so": slight / cells.height,
+        "losses": "; ".join(words),
+        "third": f"{kept.min():.1f} to {kept.max():.1f}%",
+        "positions": table["positions"][0],
+        **numbers,
+    }
 
 
 # Tokens per call.

@@ -68,6 +68,33 @@ def mixture(p: np.ndarray, q: np.ndarray, weight: float) -> Output:
     return output, float(np.minimum(output, q).sum())
 
 
+def cactus(p: np.ndarray, q: np.ndarray, budget: float) -> Output:
+    """Cactus (Hao and Mou 2026, arXiv:2604.04987; their code, cactus/cactus.py).
+
+    A draft x is verified for the target that gives x the probability h = p(x) + √(2 δ p(x) (1 − p(x))), at
+    most 1, and the other tokens the rest in proportion to p.
+    """
+    raised = np.minimum(p + np.sqrt(2.0 * budget * p * (1.0 - p)), 1.0)
+    rejected = np.maximum(q - raised, 0.0)
+    # The residual of x is (s p − q)₊, s = (1 − h)/(1 − p(x)). Sums over its tokens, those with q/p below s:
+    scale = (1.0 - raised) / np.maximum(1.0 - p, 1e-300)
+    ratio = np.divide(q, p, out=np.full(p.size, np.inf), where=p > 0)
+    order = np.argsort(ratio)
+    below = np.searchsorted(ratio[order], scale)
+    masses = [np.append(0.0, x[order].cumsum())[below] for x in (p, q)]
+    # It is at least what was rejected.
+    residual = np.maximum(scale * masses[0] - masses[1], rejected)
+    share = np.divide(rejected, residual, out=np.zeros(p.size), where=rejected > 0)
+    # For a token y: Σ share (s p(y) − q(y)) over the drafts x with s above q(y)/p(y).
+    by_scale = np.argsort(scale)
+    above = np.searchsorted(scale[by_scale], ratio, side="right")
+    of_p, of_q = (
+        np.append(x[by_scale][::-1].cumsum()[::-1], 0.0)[above] for x in (share * scale, share)
+    )
+    accepted = np.minimum(q, raised)
+    return accepted + np.maximum(p * of_p - q * of_q, 0.0), float(accepted.sum())
+
+
 RULES = {
     "typical, ε .09, δ .3": lambda p, q: typical(p, q, 0.09, 0.3),
     "typical, ε .3, δ .09": lambda p, q: typical(p, q, 0.3, 0.09),
@@ -77,6 +104,8 @@ RULES = {
     "lenience .5": lambda p, q: lenience(p, q, 0.5),
     "lenience .2": lambda p, q: lenience(p, q, 0.2),
     "top 10 within .3": lambda p, q: top_within(p, q, 10, 0.3),
+    "Cactus, δ 1": lambda p, q: cactus(p, q, 1.0),
+    "Cactus, δ .1": lambda p, q: cactus(p, q, 0.1),
     "mixture .2": lambda p, q: mixture(p, q, 0.2),
     "mixture .5": lambda p, q: mixture(p, q, 0.5),
 }

@@ -18,11 +18,10 @@ from otmd.probabilities import (
     IntArray,
     from_tensor,
     validate_count,
-    validate_probs,
     wrong,
     wrong_type,
 )
-from otmd.trees.base import Model, Prefix
+from otmd.trees.base import Model, Prefix, next_probs
 
 Step = Callable[[Model, Model, list[Prefix], np.random.Generator], Sequence[ArrayLike]]
 """From target, draft, the prefix of each request and a generator to the tokens that each request emits."""
@@ -113,8 +112,8 @@ def assert_step_lossless(
     batch = [_validate_prefix(prefix) for prefix in prefixes]
     if not batch:
         raise wrong("prefixes", "none", "at least one")
-    size = _next_probs("target", target, batch[0]).size
-    _next_probs("draft", draft, batch[0], size)
+    size = next_probs("target", target, batch[0]).size
+    next_probs("draft", draft, batch[0], size)
     num_counts = len(batch) * sum(size**d for d in range(1, depth + 2))
     num_counts += len(batch) * (len(batch) - 1) // 2 * size**2
     if num_counts > _MOST_COUNTS:
@@ -140,14 +139,6 @@ def _validate_prefix(prefix: object) -> Prefix:
     if not isinstance(prefix, (tuple, list)):
         raise wrong_type("prefixes", prefix, "tuples of token ids")
     return tuple(prefix)
-
-
-def _next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None) -> FloatArray:
-    """A model's distribution (V,) after a prefix, checked."""
-    probs = validate_probs(f"{name}({prefix})", model(prefix))
-    if probs.ndim != 1 or size not in (None, probs.size):
-        raise wrong(f"{name}({prefix})", f"shape {probs.shape}", f"({size or 'V'},)")
-    return probs
 
 
 def _validate_emitted(
@@ -181,7 +172,7 @@ def _after_prefixes(
             for i, token in enumerate(tokens):
                 counts[tokens[:i]][token] += 1
         for prefix, count in counts.items():
-            probs = _next_probs("target", target, text + prefix, size)
+            probs = next_probs("target", target, text + prefix, size)
             yield _largest(f"request {request}, after {text + prefix}, token", count, probs)
 
 
@@ -190,7 +181,7 @@ def _together(
 ) -> Iterator[Deviation]:
     """The pair of first tokens that deviates most from independence, for every two requests."""
     firsts = np.array([[tokens[0] for tokens in call] for call in emitted])
-    probs = [_next_probs("target", target, prefix) for prefix in batch]
+    probs = [next_probs("target", target, prefix) for prefix in batch]
     for a, b in combinations(range(len(batch)), 2):
         joint = np.outer(probs[a], probs[b])
         counts = np.zeros(joint.shape, np.int64)

@@ -54,8 +54,19 @@ class Box(NamedTuple):
 
 
 def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
-    """The smallest best cut (V,) of one position, and p(H) − g(H); p (V,) need not sum to 1."""
-    draft, copies = _distinct(slots)
+    """The smallest best cut (V,) of one position, and p(H) − g(H); p (V,) need not sum to 1.
+
+    Cuts whose values differ by no more than rounding (1e-13) count as equally good, and any of them may be
+    returned: where p of a token is 1e-300, say, it may hold this token or not.
+    """
+    draft, row_of_slot = distinct_slots(slots)
+    return half_space_cut(target, draft, np.bincount(row_of_slot))
+
+
+def half_space_cut(
+    target: FloatArray, draft: FloatArray, copies: IntArray
+) -> tuple[BoolArray, float]:
+    """See :func:`independent_cut`, for ``copies`` (R,) drafts from each of the measures q_r (R, V)."""
     subset = np.zeros(target.size, dtype=bool)
     value = 0.0
     zero = np.zeros(copies.size)
@@ -65,7 +76,7 @@ def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]
         box = _tightened(boxes.pop(), copies)
         if box is None:
             continue
-        below = box.target < _slopes(0.5 * (box.low + box.high), copies) @ box.draft
+        below = box.target < slopes(0.5 * (box.low + box.high), copies) @ box.draft
         attained = box.target_inside + box.target[below].sum()
         attained -= np.prod((box.draft_inside + box.draft[:, below].sum(axis=1)) ** copies)
         if attained < value - SLACK:
@@ -77,15 +88,14 @@ def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]
     return subset, value
 
 
-def _distinct(slots: Slots) -> tuple[FloatArray, IntArray]:
-    """The different distributions of the slots (R, V), and the number of drafts drawn from each (R,)."""
-    rows = [row.tobytes() for row in slots.dense]
-    first = [rows.index(row) for row in rows]
-    copies = np.bincount(first, slots.copies, minlength=len(rows)).astype(int)
-    return slots.dense[copies > 0], copies[copies > 0]
+def distinct_slots(slots: Slots) -> tuple[FloatArray, IntArray]:
+    """The different distributions of the slots (R, V), and the one that each draft is drawn from (n,)."""
+    rows = [slots.dense[row].tobytes() for row in slots.row_of_slot]
+    first, row_of_slot = np.unique([rows.index(row) for row in rows], return_inverse=True)
+    return slots.dense[slots.row_of_slot[first]], row_of_slot
 
 
-def _slopes(x: FloatArray, copies: IntArray) -> FloatArray:
+def slopes(x: FloatArray, copies: IntArray) -> FloatArray:
     """The derivatives of Π_r x_r^m_r, shape (R,)."""
     powers = x**copies
     others = [np.prod(np.delete(powers, r)) for r in range(x.size)]
@@ -95,8 +105,8 @@ def _slopes(x: FloatArray, copies: IntArray) -> FloatArray:
 def _tightened(box: Box, copies: IntArray) -> Box | None:
     """The box with more tokens decided and closer bounds; None if H* is not in it."""
     while True:
-        inside = box.target < _slopes(box.low, copies) @ box.draft
-        undecided = ~inside & (box.target < _slopes(box.high, copies) @ box.draft)
+        inside = box.target < slopes(box.low, copies) @ box.draft
+        undecided = ~inside & (box.target < slopes(box.high, copies) @ box.draft)
         decided = box.tokens.size - np.count_nonzero(undecided)
         box = box.decided(inside, undecided)
         low = np.maximum(box.low, box.draft_inside)
@@ -135,7 +145,7 @@ def _parts(box: Box, copies: IntArray) -> list[Box]:
     end where x(H) jumps over a box, which may then be as narrow as rounding allows.
     """
     width = box.high - box.low
-    widest = int(np.argmax(width * _slopes(box.high, copies)))
+    widest = int(np.argmax(width * slopes(box.high, copies)))
     middle = 0.5 * (box.low[widest] + box.high[widest])
     if (box.draft > width[:, None]).any() or not box.low[widest] < middle < box.high[widest]:
         return _without_and_with(box, int(np.argmax(box.draft.max(axis=0))))

@@ -7,7 +7,12 @@ support (CPU, CUDA). Importing this package imports torch; ``import otmd`` does 
 
 from otmd.tensors.adaptive import draft_adaptive_level
 from otmd.tensors.levels import TensorLevel, draft_level
-from otmd.tensors.losses import acceptance_loss, tokens_per_step_loss, total_variation_loss
+from otmd.tensors.losses import (
+    acceptance_loss,
+    hybrid_loss,
+    tokens_per_step_loss,
+    total_variation_loss,
+)
 from otmd.tensors.preference import TensorPreference, TensorVerdict
 from otmd.tensors.probabilities import probs_from_logits
 from otmd.tensors.rates import TensorRatioCurve, greedy_rates, target_only_rates
@@ -26,6 +31,7 @@ __all__ = [
     "draft_adaptive_level",
     "draft_level",
     "greedy_rates",
+    "hybrid_loss",
     "probs_from_logits",
     "stratify",
     "target_only_rates",

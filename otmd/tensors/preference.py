@@ -23,6 +23,8 @@ from otmd.tensors.strata import TensorStrata
 # The lower ends of classes of p/q_j, for two orders, as otmd.Preference has classes of p/Σ q.
 _LIKED = (1.0,)
 _FINE = (1.0, *(2.0 ** -(0.25 + 0.5 * k) for k in range(9)))
+# Quotients of smaller numbers are constants: their gradient could overflow.
+_FAINT = 1e-290
 # With replacement, the acceptance of so many runs of tokens is exact.
 _MOST_RUNS = 8
 
@@ -229,8 +231,15 @@ def accept_from_strata(p: Tensor, draft: Tensor, number: Tensor, count: int) -> 
     most, rank, left = (torch.where(better, b, a) for a, b in zip(liked, fine, strict=True))
     accepted = torch.minimum(p, most)
     # No quotient may be 0/0, not even one that is not used: its gradient would be NaN.
-    accept_prob = torch.where(most > accepted, accepted / torch.where(most > 0, most, 1.0), 1.0)
+    kept = quotient(accepted, torch.where(most > 0, most, 1.0))
+    accept_prob = torch.where(most > accepted, kept, 1.0)
     return _Acceptance(accepted, accept_prob, rank, left[..., 0])
+
+
+def quotient(mass: Tensor, total: Tensor) -> Tensor:
+    """The quotient of two masses; where the second is faint, without a gradient."""
+    faint = total < _FAINT
+    return torch.where(faint, mass.detach(), mass) / torch.where(faint, total.detach(), total)
 
 
 def _accept_by_cells(

@@ -165,7 +165,7 @@ class Context:
         # The target is not asked before the tree is drawn, so sizes are compared when both are known.
         self._target_size = self._draft_size = 0
         self.target = cache(self._target)
-        self.draft = cache(partial(_distribution, "draft_model", law.draft_model))
+        self.draft = cache(partial(next_probs, "draft_model", law.draft_model))
         self.node_law = cache(self._node_law)
         self.rule = cache(
             lambda verifier, prefix, state: verifier.prepare(
@@ -174,7 +174,7 @@ class Context:
         )
 
     def _target(self, prefix: Prefix) -> FloatArray:
-        probs = _distribution("target_model", self._target_model, prefix)
+        probs = next_probs("target_model", self._target_model, prefix)
         self._target_size = probs.size
         self._compare_sizes()
         return probs
@@ -191,11 +191,11 @@ class Context:
             validate_same_vocabulary(np.empty(self._target_size), self._draft_size)
 
 
-def _distribution(name: str, model: Model, prefix: Prefix) -> FloatArray:
-    """A model's distribution after a prefix, checked, shape (V,)."""
+def next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None) -> FloatArray:
+    """A model's distribution (V,) after a prefix, checked; V must be ``size``, if that is given."""
     probs = validate_probs(f"{name}({prefix})", model(prefix))
-    if probs.ndim != 1:
-        raise wrong(f"{name}({prefix})", f"the shape {probs.shape}", "(V,)")
+    if probs.ndim != 1 or size not in (None, probs.size):
+        raise wrong(f"{name}({prefix})", f"shape {probs.shape}", f"({size or 'V'},)")
     return probs
 
 

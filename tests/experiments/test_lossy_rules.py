@@ -48,6 +48,29 @@ def test_a_mixture_is_on_the_front_of_total_variation():
         assert front.rate_at(spent) == pytest.approx(rate, abs=1e-12)
 
 
+@pytest.mark.parametrize("budget", [0.0, 0.1, 1.0])
+def test_cactus_is_that_of_its_code(budget: float):
+    """The sums over drafts, one draft after another; without a budget it is speculative sampling."""
+    for p, q in pairs(20):
+        expected = np.zeros(p.size)
+        for x in range(p.size):
+            h_x = min(p[x] + np.sqrt(2 * budget * p[x] * (1 - p[x])), 1.0)
+            h = p * (1 - h_x) / (1 - p[x])
+            h[x] = h_x
+            accept = min(h_x / q[x], 1.0)
+            expected[x] += q[x] * accept
+            if accept < 1.0:
+                residual = np.maximum(h - q, 0.0)
+                expected += q[x] * (1 - accept) * residual / residual.sum()
+        output, rate = rules.cactus(p, q, budget)
+        np.testing.assert_allclose(output, expected, atol=1e-12)
+        front = otmd.lossy_frontier(p, otmd.WithReplacement(q, 1))
+        spent = 0.5 * np.abs(output - p).sum()
+        assert front.rate_at(spent) == pytest.approx(rate, abs=1e-12)
+        if budget == 0.0:
+            np.testing.assert_allclose(output, p, atol=1e-12)
+
+
 def test_the_front_of_certain_drafts_and_the_rule_on_it():
     """Scaled by one factor on the drafts, and one elsewhere: p′ of the front, and of a coin of a < 1."""
     for p, q in pairs(20):
@@ -156,7 +179,7 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
     table = lossy_texts.main([*options, "--workers", "1"])
     assert "0 of 2" not in capsys.readouterr().err
-    assert table.height == 2 * 18
+    assert table.height == 2 * 20
     assert (table["kl"] >= table["least_kl"] - 1e-9).all()
     assert (table["tokens"] <= 5).all()
     means = lossy_texts.summary(table)

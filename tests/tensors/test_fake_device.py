@@ -120,6 +120,7 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
         tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT
     ),
     "total_variation_loss": lambda x: trained(tensors.total_variation_loss, x),
+    "hybrid_loss": lambda x: trained(tensors.hybrid_loss, x),
 }
 
 

@@ -16,6 +16,7 @@ from otmd import trees
 from otmd.tensors import (
     TensorPreference,
     acceptance_loss,
+    hybrid_loss,
     stratify,
     tokens_per_step_loss,
     total_variation_loss,
@@ -70,6 +71,32 @@ def test_one_draft_is_maximal_coupling() -> None:
     for rate in RATES:
         assert_same(acceptance_loss(p, logits, 1, rate), -coupled.log().numpy(), 1e-12)
     assert_same(total_variation_loss(p, logits), 1.0 - coupled.numpy(), 1e-12)
+
+
+def test_the_hybrid_of_divergence_and_variation() -> None:
+    """Its value; its gradient with the weight held fixed; and its input."""
+    p, logits = pair(5, 30, seed=6)
+    p[0, 0] = 0.0
+    p /= p.sum(-1, keepdim=True)
+    logits.requires_grad_()
+    variation = total_variation_loss(p, logits)
+    divergence = torch.nn.functional.kl_div(logits.log_softmax(-1), p, reduction="none").sum(-1)
+    for decay in (1e-9, 0.5, 3.0, 1e9):
+        weight = torch.exp(-decay * (1.0 - variation)).detach()
+        expected = weight * divergence + (1.0 - weight) * variation
+        loss = hybrid_loss(p, logits, decay)
+        assert_same(loss.detach(), expected.detach().numpy(), 1e-12)
+        slopes = [
+            torch.autograd.grad(x.sum(), logits, retain_graph=True)[0] for x in (loss, expected)
+        ]
+        assert_same(slopes[0], slopes[1].numpy(), 1e-12)
+    never = logits.detach().clone()
+    never[1, 3] = -torch.inf
+    assert hybrid_loss(p, never.requires_grad_()).isinf().tolist() == [False, True] + [False] * 3
+    never[0].detach()[2] = torch.nan
+    assert hybrid_loss(p, never, validate=False)[0].isnan()
+    with pytest.raises(ValueError, match="decay"):
+        hybrid_loss(p, logits, 0.0)
 
 
 @each_loss
@@ -317,6 +344,23 @@ def test_a_token_that_is_never_drafted_ends_a_path() -> None:
     first = min(1.0, (logits.exp() / p)[0, 1].item())
     assert abs(loss.item() + 1.0 + first) < 1e-12
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("widths", [1, 2])
+@pytest.mark.parametrize("power", [150, 155, 160, 170, 300])
+def test_a_score_that_underflows(power: int, widths: int) -> None:
+    """A text that the draft prefers is accepted whole, however unlikely it is under the target."""
+    rare = 10.0**-power
+    p = torch.tensor([[1.0, rare, 0.0], [1.0, rare, 0.0], [0.4, 0.3, 0.3]], dtype=torch.float64)
+    logits = torch.tensor([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    loss = tokens_per_step_loss(p, logits.requires_grad_(), torch.tensor([1, 1, 0]), widths)
+    loss.backward()
+    assert loss.item() == pytest.approx(-4.0)
+    assert logits.grad.isfinite().all()
+    # Without mass in the draft it ends there, even where its score is 0.
+    never = torch.where(torch.tensor([[False], [False], [True]]), logits, logits.detach())
+    never = never.index_fill(1, torch.tensor([0]), -torch.inf)
+    assert tokens_per_step_loss(p, never, torch.tensor([1, 1, 0])).item() == pytest.approx(-3.0)
 
 
 def test_the_rule_itself_has_no_gradient() -> None:

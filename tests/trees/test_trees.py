@@ -168,7 +168,7 @@ def test_input_that_makes_no_sense() -> None:
         (lambda: block_efficiency(rule, lambda _: [0.3, 0.3], law), r"target_model\(\(\)\)"),
         (
             lambda: block_efficiency(rule, lambda _: np.eye(2), law),
-            r"target_model\(\(\)\): got the shape",
+            r"target_model\(\(\)\): got shape",
         ),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -95,9 +95,12 @@ def test_laws_that_are_served() -> None:
     with_tops = [
         otmd.TopThen(q, 2, 1, rest=kind) for kind in (otmd.WithReplacement, otmd.Stratified)
     ]
-    for law in (otmd.Hub(q), otmd.Greedy(q, 2), otmd.Stratified(q, 3), *with_tops):
+    drafters = [
+        otmd.Independent(np.eye(count, 17) * 0.5 + 0.5 * np.eye(17)[16]) for count in (16, 17)
+    ]
+    for law in (otmd.Hub(q), otmd.Greedy(q, 2), otmd.Stratified(q, 3), *with_tops, drafters[0]):
         assert otmd.Optimal().supports(law)
-    for law in (otmd.Independent([q, q]), otmd.ConditionalPoisson(q, 2)):
+    for law in (drafters[1], otmd.ConditionalPoisson(q, 2)):
         assert not otmd.Optimal().supports(law)
 
 

@@ -8,18 +8,26 @@ from scipy.special import comb
 from otmd.laws import DraftLaw, Race, Slots, Structure
 from otmd.probabilities import FloatArray, validate_tol
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.optimal import ChoicePlan, plan_independent, plan_without_replacement
+from otmd.verifiers.optimal import (
+    MOST_DISTRIBUTIONS,
+    ChoicePlan,
+    plan_independent,
+    plan_overlapping,
+    plan_without_replacement,
+)
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
 class Optimal(Verifier):
-    """Choose among the drafts by weights that depend on p/q (and on the stratum), and attain α*.
+    """Choose among the drafts by weights of the tokens, and attain α*.
 
     Let H* be the smallest minimiser of p(H) − g(H). If some drafts lie outside H*, one of them is chosen;
     otherwise one of the drafts or none is. Each is chosen with probability proportional to its weight. The
     weights are solved for such that every token of H* is chosen with its p, and no token with more. If the
     weights found choose a token with more than its p, its acceptance is thinned. So it is lossless at every
     tolerance.
+
+    It serves drafts with and without replacement, from strata, and from up to 16 distributions that overlap.
 
     Parameters
     ----------
@@ -47,8 +55,9 @@ class Optimal(Verifier):
 
     def serves(self, structure: Structure) -> bool:
         random = structure.random
-        independent = isinstance(random, Slots) and random.disjoint
-        return random is None or independent or isinstance(random, Race)
+        if isinstance(random, Slots):
+            return random.disjoint or random.copies.size <= MOST_DISTRIBUTIONS
+        return random is None or isinstance(random, Race)
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
         structure = law.position_structure()
@@ -58,7 +67,8 @@ class Optimal(Verifier):
         if isinstance(random, Race):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
-            choice = plan_independent(remaining, random, self.tol)
+            plan = plan_independent if random.disjoint else plan_overlapping
+            choice = plan(remaining, random, self.tol)
         return _PreparedOptimal(target, law, structure.deterministic, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
