@@ -56,7 +56,7 @@ STEP_LABELS = {
     (
         "drafts without replacement",
         "recursive rejection, token by token",
-    ): "different drafts, recursive rejection",
+    ): "without replacement, recursive rejection",
     ("drafts without replacement", "Traversal"): "the same, Traversal",
     ("stratified drafts", "preference, token by token"): "stratified drafts, token by token",
     ("stratified drafts", "node by node"): "the same, node by node",
@@ -73,7 +73,7 @@ def tokens_per_step(results: Path) -> Figure:
         raise ValueError(f"results: {results} lacks {missing}, expected what `otmd demo` measures")
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     axes = figure.subplots()
-    figure.subplots_adjust(left=0.34, right=0.97, top=0.97, bottom=0.16)
+    figure.subplots_adjust(left=0.36, right=0.97, top=0.97, bottom=0.16)
     headline(figure, "The rule decides how many tokens the same draft trees yield (temperature 1)")
     y, ticks = 0.0, []
     for (law, rule), label in STEP_LABELS.items():
@@ -90,7 +90,7 @@ def tokens_per_step(results: Path) -> Figure:
         axes.text(0.06, y, f"{value:.2f}", va="center", color="#fafafa", fontweight="bold")
     axes.set_yticks(ticks, list(STEP_LABELS.values()))
     axes.set_xlim(0, None)
-    axes.set_xlabel("tokens per step, 16 drafts; line across: no lossless rule yields more")
+    axes.set_xlabel("tokens per step, 16 drafts; vertical line: bound for any lossless rule")
     grid(axes, "x")
     axes.tick_params(axis="y", length=0)
     return figure

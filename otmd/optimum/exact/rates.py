@@ -36,7 +36,7 @@ class ExactOptimum:
 
 
 def optimal_acceptance(target_probs: Iterable[Any], law: ExactLaw) -> ExactOptimum:
-    """α* = 1 + min over all subsets H of p(H) − g(H) (Hu et al. 2025, eq. 8), as a fraction.
+    """Optimal acceptance rate as a fraction: 1 + min of p(H) − g(H) over all subsets H (Hu et al. 2025, (8)).
 
     Every number is an int, a Fraction, a string (``"1/3"``, ``"0.1"``) or a float, which counts as the
     binary fraction that it is: 0.5 is 1/2, but 0.1 is not 1/10.
