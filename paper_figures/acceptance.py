@@ -289,7 +289,9 @@ def read_quality(results: str | Path = "draft_quality") -> pl.DataFrame:
     """Rates with four drafts of synthetic pairs, a row for each pair, law and verifier."""
     columns = ["family", "quality", "vocab_size", "total_variation", "law", "verifier", "rate_low"]
     rate = (pl.col("rate_low") + pl.col("rate_high")) / 2
-    return read(results, columns).filter(num_drafts=4).with_columns(rate=rate)
+    # Before version 0.3, the most likely token had another name.
+    family = pl.col("family").str.replace(r"^\w+est token$", "most likely token")
+    return read(results, columns).filter(num_drafts=4).with_columns(rate=rate, family=family)
 
 
 def draft_quality(results: Path) -> Figure:
