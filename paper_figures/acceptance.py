@@ -143,7 +143,9 @@ def laws(results: Path) -> Figure:
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.08, right=0.985, top=0.91, bottom=0.33, wspace=0.22)
-    headline(figure, "Cold sampling punishes drafts with replacement, hot sampling certain tokens")
+    headline(
+        figure, "Low temperatures punish drafts with replacement, high ones deterministic tokens"
+    )
     wide = side_by_side(positions.filter(draft=PAIR), [BASE, *LAWS], 4)
     lead = means(wide, ["temperature"], {name: pl.col(name) - pl.col(BASE) for name in LAWS})
     for name, (label, mark) in LAWS.items():
@@ -169,7 +171,7 @@ def laws(results: Path) -> Figure:
 
 
 CHOSEN = {
-    "certain": ("certain top n", "TargetOnly"),
+    "certain": ("deterministic top n", "TargetOnly"),
     "with, K-SEQ": ("with replacement, K-SEQ", "KSequential"),
     "without, recursive": ("without, recursive rejection", "RecursiveRejection"),
     "greedy": ("greedy", "GreedyCoupling"),
@@ -263,8 +265,8 @@ def _points(axes: Axes, column: str, table: pl.DataFrame) -> None:
 
 
 FAMILIES = {
-    "surplus": ("draft's own tokens", "#009E73", "^"),
-    "missing": ("target's own tokens", "#D55E00", "v"),
+    "surplus": ("surplus tokens", "#009E73", "^"),
+    "missing": ("missing tokens", "#D55E00", "v"),
     "noise": ("noise", "#0072B2", "o"),
 }
 BY_SIZE = {
@@ -289,7 +291,9 @@ def read_quality(results: str | Path = "draft_quality") -> pl.DataFrame:
     """Rates with four drafts of synthetic pairs, a row for each pair, law and verifier."""
     columns = ["family", "quality", "vocab_size", "total_variation", "law", "verifier", "rate_low"]
     rate = (pl.col("rate_low") + pl.col("rate_high")) / 2
-    return read(results, columns).filter(num_drafts=4).with_columns(rate=rate)
+    # Before version 0.3, the most likely token had another name.
+    family = pl.col("family").str.replace(r"^\w+est token$", "most likely token")
+    return read(results, columns).filter(num_drafts=4).with_columns(rate=rate, family=family)
 
 
 def draft_quality(results: Path) -> Figure:

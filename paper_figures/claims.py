@@ -84,7 +84,14 @@ def by(column: str, **at: float) -> str:
     return markdown([column, "positions", *DOMAIN_RULES], lines)
 
 
-SHOWN = ("certain", "with, K-SEQ", "without, recursive", "greedy", "stratified")
+SHOWN = {
+    "top n": "certain",
+    "with, K-SEQ": "with, K-SEQ",
+    "without, recursive": "without, recursive",
+    "greedy": "greedy",
+    "stratified": "stratified",
+}
+"""Choices in the results by their column in the table of laws."""
 
 
 def draft_laws() -> str:
@@ -113,7 +120,11 @@ def _cells(by_choice: dict[str, dict[str, Any]]) -> list[str]:
         return "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
 
     lead_columns = [lead("stratified", "greedy"), lead("stratified, fitted", "stratified")]
-    return [*map(rate, SHOWN), *lead_columns, *map(rate, ("without, optimum", "ceiling, π ∝ q"))]
+    return [
+        *map(rate, SHOWN.values()),
+        *lead_columns,
+        *map(rate, ("without, optimum", "ceiling, π ∝ q")),
+    ]
 
 
 RULES = {
@@ -124,7 +135,7 @@ RULES = {
     "UniVer": "greedy, node by node",
     "node by node": "strata, node by node",
     "layer": "strata, layer",
-    "certain tree": "most likely, target only",
+    "most likely tree": "most likely, target only",
     "bound": "strata, inclusion bound",
 }
 """Laws and rules by their column in the table of whole trees."""

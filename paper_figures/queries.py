@@ -88,11 +88,10 @@ def k_seq_tightness() -> Numbers:
     """Distance of the searches to the guarantee."""
     table = read("spectr_floor")
     least = table.group_by("num_drafts").agg(pl.col("ratio", "floor").min()).sort("num_drafts")
-    texts = {name: ", ".join(f"{x:.4f}" for x in least[name]) for name in ("ratio", "floor")}
+    words = (f"n = {n}: {ratio:.4f}, floor {floor:.4f}" for n, ratio, floor in least.iter_rows())
     nearest = (least["ratio"] - least["floor"]).to_numpy().min()
-    counts = listed(least["num_drafts"])
     so = True if nearest < ROUNDING else None
-    return {"so": so, "searches": table.height, "counts": counts, "nearest": nearest, **texts}
+    return {"so": so, "searches": table.height, "nearest": nearest, "ratios": "; ".join(words)}
 
 
 def upper_bound() -> Numbers:
@@ -295,8 +294,8 @@ def best_choice() -> Numbers:
     cells = choices().filter(pl.col("choice").is_in([*names]), num_drafts=4).sort("value")
     best = cells.group_by("draft", "temperature").last()
     counts = best["choice"].value_counts(sort=True)
-    words = ", ".join(f"{names[name]} {count}" for name, count in counts.iter_rows())
-    return {"so": counts.height == 1, "chart": f"{words} of {best.height}"}
+    words = "; ".join(f"{names[name]}: {count}" for name, count in counts.iter_rows())
+    return {"so": counts.height == 1, "chart": words, "settings": best.height}
 
 
 # The study of draft laws.
@@ -324,9 +323,9 @@ def significant(cells: pl.DataFrame) -> str:
         side = kept.filter(pl.col("value") * sign > 0)
         alone = side.filter(pl.col("p") <= LEVEL).height
         corrected = side.filter("holm").height
-        counted = f"{alone} at the 5% level, {corrected} by Holm"
-        words.append(f"{name} in {side.height} of {cells.height} cells ({counted})")
-    return ", ".join(words)
+        counted = f"{alone} significantly, {corrected} after Holm's correction"
+        words.append(f"{name} in {side.height} ({counted if alone else 'none significantly'})")
+    return f"of {cells.height} settings {', '.join(words)}"
 
 
 def span(cells: pl.DataFrame) -> str:
@@ -379,19 +378,18 @@ def preference_over_k_seq() -> Numbers:
 
 
 def order_gap() -> Numbers:
-    """Distance of the rule to the optimum of strata, in its own order and in the better of two."""
+    """Distance of the rule to the optimum of strata, in the two-class order and in the better of two."""
     cells = read("law_orders").group_by("draft", "temperature", "num_drafts").agg(
-        own=100 * (pl.col("optimum") - pl.col("own_order")).mean(),
-        better=100 * (pl.col("optimum") - pl.col("default")).mean(),
+        simple=100 * (pl.col("optimum") - pl.col("own_order")).mean(),
+        better=100 * (pl.col("optimum") - pl.col("better_order")).mean(),
     )  # fmt: skip
+    names = ("simple", "better")
     parts = []
     for (t,), rows in cells.sort("temperature").group_by("temperature", maintain_order=True):
-        gaps = [
-            f"{rows[name].mean():.1f} (up to {rows[name].max():.1f})" for name in ("own", "better")
-        ]
-        parts.append(f"T = {t:g}: {gaps[0]}, by the better of two orders {gaps[1]}")
+        gaps = [f"{rows[name].mean():.1f} (up to {rows[name].max():.1f})" for name in names]
+        parts.append(f"T = {t:g}: two-class order {gaps[0]}, the better of two {gaps[1]}")
     without = span(differences("without, optimum", "stratified"))
-    most = {name: cells.select(pl.max(name)).item() for name in ("own", "better")}
+    most = {name: cells.select(pl.max(name)).item() for name in names}
     so = np.mean([gap < ALL_BUT for gap in most.values()])
     return {"so": so, "gaps": "; ".join(parts), "without": without, **most}
 

@@ -2,11 +2,12 @@
 
     python -m experiments law_orders
 
-Measures the rule at the first position of each text of ``positions.py``, in four orders: its own, the largest
-ratio first, the better of both, and the default, which is the better of its own and one by half octaves of
-the ratio. All are lossless, since the order depends on p and q alone. Compared with them are the law's
-optimum and the rule on drafts with replacement. Each stratum may also have a smaller or larger share than the
-one below it; the best share at each position bounds what a choice by q alone could gain.
+Measures the rule at the first position of each text of ``positions.py``, in four orders: two classes (p ≥ q_j
+first), the largest ratio first, the better of both, and the default. In the stored results the default was
+the better of the first and one by half octaves of the ratio; now it is the pair sweep. All are lossless,
+since the order depends on p and q alone. Compared with them are the law's optimum and the rule on drafts with
+replacement. Each stratum may also have a smaller or larger share than the one below it; the best share at
+each position bounds what a choice by q alone could gain.
 """
 
 from collections.abc import Iterator
