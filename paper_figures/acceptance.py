@@ -49,7 +49,7 @@ BARS = (
 
 
 def first_look(results: Path) -> Figure:
-    """A bar for each way to draft and verify, with the optimum of the same drafts as a line across it."""
+    """A bar for each way to draft and verify, with the optimum of the same drafts as a vertical line."""
     summary = summarise(load_results(results)).filter(temperature=1.0)
     rates = {}
     for bar in BARS:
@@ -73,7 +73,7 @@ def first_look(results: Path) -> Figure:
         axes.text(1.5, y, f"{rate:.1f}", va="center", color="#fafafa", fontweight="bold")
     axes.set_yticks(range(len(rates), 0, -1), list(rates))
     axes.set_xlim(0, 100)
-    words = "positions where a draft is accepted (%); line across: α*, the most of any verifier"
+    words = "positions where a draft is accepted (%); vertical line: α*, the most of any verifier"
     axes.set_xlabel(words)
     grid(axes, "x")
     axes.tick_params(axis="y", length=0)

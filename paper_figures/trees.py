@@ -66,7 +66,7 @@ STEP_LABELS = {
 
 
 def tokens_per_step(results: Path) -> Figure:
-    """A bar for each law of trees and rule, with the bound of the same drafts as a line across it."""
+    """A bar for each law of trees and rule, with the bound of the same drafts as a vertical line."""
     table = read(results, ["domain", "prompt_id", "law", "rule", "tokens", "bound"])
     rows = {(row["law"], row["rule"]): row for row in rank_trees(table).to_dicts()}
     if missing := sorted({*STEP_LABELS} - {*rows}):
@@ -140,7 +140,7 @@ HUB_STYLES = {
     "RRS": "--",
 }
 SPECHUB = ((1, 4), (1.616, 2.403))
-"""Depths, and SpecHub's tokens a step in its paper: JackFram-68m for Llama-2-7b-chat, CNN, T = 0.6."""
+"""Depths, and SpecHub's tokens per step in its paper: JackFram-68m for Llama-2-7b-chat, CNN, T = 0.6."""
 
 
 def spechub_depths(results: Path) -> Figure:
@@ -186,7 +186,7 @@ def _gains(axes: Axes, table: pl.DataFrame) -> None:
 
 
 def sequence_optimum(results: Path) -> Figure:
-    """A row for each law of drafts and size, a mark for each rule: its distance in tokens a step."""
+    """A row for each law of drafts and size, a mark for each rule: its distance in tokens per step."""
     columns = ["vocab_size", "depth", "law", "rule", "value", "difference", "difference_error"]
     table = read(results, columns)
     keys = columns[:3]
@@ -207,6 +207,6 @@ def sequence_optimum(results: Path) -> Figure:
     axes.set_yticks(range(len(groups)), labels=[f"{law}, L = {depth}" for _, depth, law in groups])
     axes.invert_yaxis()
     axes.set_xlim(left=-0.01)
-    axes.set_xlabel("tokens a step short of the optimum")
+    axes.set_xlabel("tokens per step short of the optimum")
     figure.legend(loc="outside lower center", ncols=2, handletextpad=0.2, fontsize=7)
     return figure

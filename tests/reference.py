@@ -722,7 +722,7 @@ def traversal(target: Model, draft: Model) -> Callable[[Tree], Emitted]:
 
 
 def best_step(target: Model, trees: Iterable[tuple[Tree, Number]], depth: int) -> float:
-    """The most tokens a step: e_x(u) ≥ 0 for each tree x and each path of it with one token more."""
+    """The most tokens per step: e_x(u) ≥ 0 for each tree x and each path of it with one token more."""
     listed, size = list(trees), len(target(()))
     paths = [[(), *((*node, y) for node, own in tree.items() for y in own)] for tree, _ in listed]
     columns = [

@@ -189,7 +189,7 @@ def rows(
 
 
 def summarise_gaps(rows: pl.DataFrame) -> pl.DataFrame:
-    """Mean tokens a step and distance to the optimum, with errors, and the largest distance of all.
+    """Mean tokens per step and distance to the optimum, with errors, and the largest distance of all.
 
     Positions whose program was not solved count for no rule; ``unsolved`` says how many they are.
     """
@@ -208,7 +208,7 @@ def summarise_gaps(rows: pl.DataFrame) -> pl.DataFrame:
 
 def as_table(summary: pl.DataFrame) -> str:
     """Tokens a step and the distance to the optimum, as Markdown."""
-    heads = ("V", "depth", "drafts", "rule", "tokens a step")
+    heads = ("V", "depth", "drafts", "rule", "tokens per step")
     lines = []
     for row in summary.to_dicts():
         cell = [row[name] for name in ("vocab_size", "depth", "law", "rule")]

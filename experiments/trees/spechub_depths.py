@@ -1,4 +1,4 @@
-"""SpecHub's experiment: tokens a step with binary trees by depth and temperature, on a real pair.
+"""SpecHub's experiment: tokens per step with binary trees by depth and temperature, on a real pair.
 
     python -m experiments spechub_depths
     python -m experiments spechub_depths --prompts 2 --length 24 --output runs/quick.parquet

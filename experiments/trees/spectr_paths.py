@@ -1,4 +1,4 @@
-"""SpecTr's experiment: tokens a step with K independent paths of L tokens, on a real pair.
+"""SpecTr's experiment: tokens per step with K independent paths of L tokens, on a real pair.
 
     python -m experiments spectr_paths
     python -m experiments spectr_paths --prompts 2 --length 24 --output runs/quick.parquet

@@ -165,9 +165,9 @@ def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:
     heads = [
         "drafts",
         "rule",
-        "tokens\na step",
+        "tokens\nper step",
         "",
-        "any rule,\nat most",
+        "bound of\nany rule",
         "best rule's\nlead, %",
         "",
     ]
@@ -189,7 +189,7 @@ def recommend_trees(ranked: pl.DataFrame, temperature: float = 1.0) -> str:
     best = max(rows, key=lambda row: row["tokens"])
     said = [
         f"T = {temperature:g}, trees of 16 tokens: take {best['law']}, {best['rule']}: "
-        f"{best['tokens']:.2f} tokens a step {_ends(best, '', '.2f')}."
+        f"{best['tokens']:.2f} tokens per step {_ends(best, '', '.2f')}."
     ]
     said += [
         f"{row['lead']:+.1f}% {_ends(row, 'lead_', '+.1f')} over {row['rule']}."
@@ -197,7 +197,7 @@ def recommend_trees(ranked: pl.DataFrame, temperature: float = 1.0) -> str:
         if row["law"] == best["law"] and "token by token" in row["rule"]
     ]
     if best["bound"] is not None:
-        said.append(f"No lossless rule yields more than {best['bound']:.2f} with these drafts.")
+        said.append(f"The bound of any lossless rule with these drafts: {best['bound']:.2f}.")
     others = [row for row in rows if row["lead_low"] <= 0 < row["lead"]]
     if others:
         names = "; ".join(f"{row['law']}, {row['rule']}" for row in others)

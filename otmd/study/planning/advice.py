@@ -17,7 +17,7 @@ def advice(rows: Sequence[Row], prompts: int, latency: Latency | None) -> list[s
 
     ``prompts`` is how many the dataset has; about half of them are held out.
     """
-    unit = "tokens a second" if latency else "tokens a step"
+    unit = "tokens per second" if latency else "tokens per step"
     best = max(rows, key=lambda row: row.fitted)
     speed = ""
     value = f"{best.value:.2f} {unit} [{best.low:.2f}, {best.high:.2f}]"

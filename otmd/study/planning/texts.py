@@ -240,8 +240,8 @@ def steps_along(
     >>> import numpy as np
     >>> from otmd.study.planning import reached_by_probs, steps_along
     >>> steps = steps_along(reached_by_probs(np.full((8, 2), 0.5)), cut_at=8)
-    >>> print(f"{steps.tokens / steps.steps:.2f} tokens a step")
-    1.75 tokens a step
+    >>> print(f"{steps.tokens / steps.steps:.2f} tokens per step")
+    1.75 tokens per step
     """
     count = reached.shape[0]
     depth = reached.shape[1] - 1

@@ -310,7 +310,7 @@ def test_times_rank_by_tokens_per_second(dump, plan, tmp_path):
         open_dataset(dump), tmp_path / "out", depth=3, workers=1, rules=["rejection"], latency=times
     )
     assert found.rows[0].value > 20
-    assert "tokens a second" in found.said[0]
+    assert "tokens per second" in found.said[0]
     slow = Latency([(1, 0.001), (99, 0.2)], [(1, 0.01), (99, 0.01)], 0.0, 1)
     found = make_plan(
         open_dataset(dump), tmp_path / "out", depth=3, workers=1, rules=["rejection"], latency=slow
