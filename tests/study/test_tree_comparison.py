@@ -104,7 +104,8 @@ def ranked_by_hand():
 
 def test_the_advice_names_what_leads_by_how_much_and_what_may_be_as_good():
     assert recommend_trees(ranked_by_hand()) == (
-        "T = 1, trees of 16 tokens: take stratified drafts, layer by layer: 3.42 tokens per step [3.22, 3.62]. "
+        "T = 1, trees of 16 tokens: take stratified drafts, layer by layer: "
+        "3.42 tokens per step [3.22, 3.62]. "
         "+18.0% [+9.0, +27.0] over preference, token by token. "
         "The bound of any lossless rule with these drafts: 3.60. "
         "Perhaps as good: stratified drafts, node by node."
