@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from scipy.optimize import isotonic_regression
 
 import otmd
 from experiments.claims.positions import DOMAINS, MODELS, PER_DOMAIN, chosen_prompts
@@ -237,7 +238,7 @@ def _measured(draft: str, temperature: float, budgets: Sequence[int]) -> Fit:
     means = table.group_by("budget", "levels").agg(pl.col("tokens").mean()).sort("tokens")
     levels = {row["budget"]: row["levels"] for row in means.to_dicts()}
     # Few positions: a later rank may seem to be accepted more often than an earlier one.
-    by_rank = np.minimum.accumulate(np.mean(rates, axis=0))
+    by_rank = isotonic_regression(np.mean(rates, axis=0), increasing=False).x
     print(f"{draft}, T = {temperature:g}: levels by budget {levels}", flush=True)
     return Fit(levels, by_rank.tolist())
 
