@@ -123,7 +123,7 @@ class SameDrafts(Sampled):
 
 
 class Fit(NamedTuple):
-    """What was chosen for a pair and a temperature: levels by budget, and rates by rank (``RANKS``,)."""
+    """Choices for a draft and a temperature: levels by budget, and rates by rank (``RANKS``,)."""
 
     levels: dict[int, int]
     rank_rates: list[float]
@@ -208,8 +208,8 @@ def rank_rates(target: FloatArray, draft: FloatArray, rng: np.random.Generator) 
 @cache
 def fitted(draft: str, temperature: float, budgets: tuple[int, ...]) -> Fit:
     """Levels and rates, chosen on the last ``FIT_PROMPTS`` prompts of each domain, or read from a file."""
-    about = repr((draft, temperature, budgets, LEVELS, RANKS, FIT_PROMPTS, FIT_POSITIONS))
-    name = hashlib.sha256(about.encode()).hexdigest()[:16]
+    about = Path(__file__).read_bytes() + repr((draft, temperature, budgets)).encode()
+    name = hashlib.sha256(about).hexdigest()[:16]
     path = Path("runs/adaptive_trees_fits") / f"{name}.json"
     if not path.exists():
         write_whole(path, json.dumps(_measured(draft, temperature, budgets)).encode())
@@ -227,8 +227,8 @@ def _measured(draft: str, temperature: float, budgets: Sequence[int]) -> Fit:
     rows, rates = [], []
     for prompt in of_each_domain(range(PER_DOMAIN - FIT_PROMPTS, PER_DOMAIN)):
         rng = np.random.default_rng([prompt, round(100 * temperature)])
-        places = positions(prompt, draft, temperature, FIT_POSITIONS, rng)
-        for seed, (text, target, drafting) in enumerate(places):
+        readers = positions(prompt, draft, temperature, FIT_POSITIONS, rng)
+        for seed, (text, target, drafting) in enumerate(readers):
             rows += position_rows(target, drafting, listed, seed)
             along = [text[:i] for i in range(len(text))]
             drafting.read(along)
@@ -283,9 +283,9 @@ def tasks_of(chosen: Namespace) -> list[dict[str, Any]]:
 
 
 def identity(tasks: Sequence[dict[str, Any]]) -> str:
-    """A string that identifies the prompts and models, and how shapes are chosen."""
+    """A string that identifies the prompts and models."""
     names = [prompt.id for prompt in chosen_prompts()]
-    return hashlib.sha256(repr((names, MODELS, LEVELS, RANKS, FIT_PROMPTS)).encode()).hexdigest()
+    return hashlib.sha256(repr((names, MODELS)).encode()).hexdigest()
 
 
 def as_table(table: pl.DataFrame) -> str:

@@ -15,6 +15,7 @@ the gain in units of the oracle's.
 """
 
 import gc
+import hashlib
 import io
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ FEATURES = (
 )
 """q is the draft's distribution, g that of an n-gram model which also counts the text so far."""
 
-FIT_PROMPTS, FIT_POSITIONS = 8, 3
+FIT_PROMPTS, FIT_POSITIONS = 8, 2
 COMPONENTS = 32
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
 FOLDS = 4
@@ -183,15 +184,18 @@ def places(
         gc.collect()
 
 
-def drawn(law: FittedTree, seed: int) -> float:
-    """The tokens per step on a tree of this law."""
-    place = law.place
-    context = Context(place.target, law)
-    tree = law.draft_tree(context, SameDrafts(seed))
-    for level in tree.grow():
-        place.draft.read(level)
-    place.target.read(tree.prefixes())
-    return expected_tokens(LayerVerification(), context, tree)
+def drawn(laws: Sequence[FittedTree], seed: int) -> list[float]:
+    """The tokens per step on a tree of each law at one position; the trees are drawn side by side."""
+    place = laws[0].place
+    contexts = [Context(place.target, law) for law in laws]
+    choices = SameDrafts(seed)
+    trees = [context.law.draft_tree(context, choices) for context in contexts]
+    growing = [tree.grow() for tree in trees]
+    while level := {prefix for tree in growing for prefix in next(tree, [])}:
+        place.draft.read(sorted(level))
+    place.target.read([prefix for tree in trees for prefix in tree.prefixes()])
+    pairs = zip(contexts, trees, strict=True)
+    return [expected_tokens(LayerVerification(), context, tree) for context, tree in pairs]
 
 
 class Nodes(NamedTuple):
@@ -218,7 +222,7 @@ def training_nodes(quota: int, temperature: float) -> Nodes:
         rng = np.random.default_rng([quota, prompt])
         for place in places(rng, prompt, DEFAULT_DRAFT, temperature, FIT_POSITIONS):
             law = ScoredTree(place, (quota,) * DEPTH, oracle=False)
-            drawn(law, int(rng.integers(2**32)))
+            drawn([law], int(rng.integers(2**32)))
             rows += law.rows.values()
             logits = np.stack(place.logits(list(law.rows)))
             states.append(logits[:, : len(inverse)] @ inverse[: logits.shape[1]])
@@ -298,8 +302,8 @@ def fit_nodes(nodes: Nodes) -> tuple[Fits, dict[str, float]]:
 @cache
 def fits(temperature: float, quota: int) -> Fits:
     """The fits of a temperature, computed or read from a file."""
-    about = f"{temperature:g}-{quota}-{FIT_PROMPTS}-{FIT_POSITIONS}-{COMPONENTS}"
-    path = Path("runs/node_weights_fits") / f"{about}.npz"
+    about = Path(__file__).read_bytes() + repr((temperature, quota)).encode()
+    path = Path("runs/node_weights_fits") / f"{hashlib.sha256(about).hexdigest()[:16]}.npz"
     if not path.exists():
         nodes = training_nodes(quota, temperature)
         result, deviances = fit_nodes(nodes)
@@ -321,15 +325,15 @@ def prompt_rows(
     sums: dict[str, float] = dict.fromkeys(("formula", *ESTIMATES), 0.0)
     done = 0
     for place in places(rng, prompt, draft, temperature, number):
-        seed = int(rng.integers(2**32))
         laws = {
             "formula": FittedTree(place, counts, np.zeros(len(FEATURES))),
             "nine": FittedTree(place, counts, fit.nine),
             "hidden": FittedTree(place, counts, fit.beta, direction),
             "oracle": ScoredTree(place, counts, oracle=True),
         }
-        for name, law in laws.items():
-            sums[name] += drawn(law, seed)
+        values = drawn(list(laws.values()), int(rng.integers(2**32)))
+        for name, tokens in zip(laws, values, strict=True):
+            sums[name] += tokens
         done += 1
     yield {"positions": done, **sums}
 
@@ -374,7 +378,7 @@ def as_table(table: pl.DataFrame) -> str:
 
 def main(arguments: list[str]) -> pl.DataFrame:
     """Fit and measure what is missing, and print."""
-    defaults: dict[str, Any] = {"prompts": 5, "positions": 2, "quota": 4}
+    defaults: dict[str, Any] = {"prompts": 4, "positions": 2, "quota": 4}
     defaults |= {"temperatures": (0.6, 1.0)}
     table = run(prompt_rows, arguments, 20.0, tasks_of, identity, **defaults)
     print(as_table(table))
