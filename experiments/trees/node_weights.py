@@ -1,40 +1,42 @@
-"""A fitted estimate of the nodes' reach in adaptive trees, compared with the formula and with an oracle.
+"""Fitted estimates of the nodes' reach in adaptive trees, compared with the formula and with an oracle.
 
     python -m experiments node_weights
-    python -m experiments node_weights --prompts 2 --quotas 2 --temperatures 1.0
+    python -m experiments node_weights --prompts 1 --positions 1 --temperatures 1.0
 
 An adaptive tree gives each level's drafts to the nodes of the largest reach, an estimate of the probability
-that the accepted path ends at them or below. Given the drafts above, the layer rule's score of a node is that
-probability. So an oracle takes the scores. The fitted estimate is the formula's reach times exp(β·x), x being
-``FEATURES``, by Poisson regression of the scores of the formula's trees on half of each domain's prompts, at
-the default draft. The held-out half is measured, at this draft and at ``OTHER``. All trees have eight levels.
-The layer rule decides. Intervals are 95%, over prompts; ``recovered`` is the fitted estimate's gain in units
-of the oracle's.
+that the accepted path ends at them or below. Given the drafts above, the layer rule's score of a node is
+that probability. So an oracle takes the scores. A fitted estimate is the formula's reach times exp(β·x), by
+Poisson regression of the scores of the formula's trees on the last ``FIT_PROMPTS`` prompts of each domain, at
+the default draft. *Nine* has the features ``FEATURES``; *hidden* also the draft model's last hidden state at
+the node, reduced to its first ``COMPONENTS`` principal components. The weight of their ridge penalty is the
+best of ``RIDGES`` in a cross-validation over prompts. Other prompts are measured, at this draft and at
+``OTHER``. All trees have eight levels. The layer rule decides. Intervals are 95%, over prompts; *recovers* is
+the gain in units of the oracle's.
 """
 
 import gc
+import hashlib
+import io
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from scipy.optimize import minimize
 
+from experiments.claims.positions import PER_DOMAIN, chosen_prompts
 from experiments.claims.whole_trees import DEPTH, STARTS, Reader, readers_along, sampled
 from experiments.estimates import interval
-from experiments.runner import markdown, run
+from experiments.runner import markdown, run, write_whole
 from experiments.texts import after_prompt, load_models
-from experiments.trees.adaptive_trees import (
-    DOMAINS,
-    DRAFT_TOP_K,
-    SameDrafts,
-    chosen_prompts,
-)
+from experiments.trees.adaptive_trees import DRAFT_TOP_K, of_each_domain
 from otmd import Processing
 from otmd.models import DEFAULT_DRAFT, Draft, LanguageModel
+from otmd.models.drawn_trees import SameDrafts
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray
 from otmd.study import jackknife
@@ -59,22 +61,46 @@ FEATURES = (
 )
 """q is the draft's distribution, g that of an n-gram model which also counts the text so far."""
 
+FIT_PROMPTS, FIT_POSITIONS = 8, 2
+COMPONENTS = 32
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+FOLDS = 4
+ESTIMATES = ("nine", "hidden", "oracle")
+
+
+class Place(NamedTuple):
+    """Readers after the first ``start`` tokens of a text, and the draft's raw logits after prefixes."""
+
+    target: Reader
+    draft: Reader
+    ngram: Reader
+    start: int
+    logits: Callable[[Sequence[Prefix]], list[np.ndarray]]
+
 
 class FittedTree(AdaptiveTree):
-    """An adaptive tree with the fitted estimate; without ``beta`` it has the formula's, as AdaptiveTree."""
+    """An adaptive tree with the fitted estimate; with ``beta`` = 0 it has the formula's, as AdaptiveTree.
+
+    ``direction`` (V,) adds its product with the draft's logits after a node to β·x. The last hidden state is
+    a linear map of these logits.
+    """
 
     def __init__(
-        self, draft: Reader, ngram: Reader, position: int, quotas: tuple[int, ...], beta: FloatArray
+        self,
+        place: Place,
+        quotas: tuple[int, ...],
+        beta: FloatArray,
+        direction: FloatArray | None = None,
     ) -> None:
-        super().__init__(draft, quotas)
+        super().__init__(place.draft, quotas)
         self.beta = beta
-        self.ngram = ngram
-        self.position = position
+        self.direction = direction
+        self.place = place
 
     def features(self, prefix: Prefix, leaf: Leaf) -> list[float]:
         """The numbers of ``FEATURES`` at a node below the root."""
         above, token = prefix[:-1], prefix[-1]
-        drafted, counted = np.asarray(self.draft_model(above)), self.ngram(above)
+        drafted, counted = np.asarray(self.draft_model(above)), self.place.ngram(above)
         after = leaf.draft_probs
         return [
             1.0,
@@ -85,16 +111,22 @@ class FittedTree(AdaptiveTree):
             float(after @ after),
             np.log(after.max()),
             len(prefix),
-            np.log1p(self.position),
+            np.log1p(self.place.start),
         ]
+
+    def correction(self, prefix: Prefix, leaf: Leaf) -> float:
+        """The factor of the formula's reach."""
+        exponent = float(self.beta @ self.features(prefix, leaf))
+        if self.direction is not None:
+            [logits] = self.place.logits([prefix])
+            exponent += float(self.direction @ logits[: self.direction.size])
+        return float(np.exp(exponent))
 
     def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
         """See :meth:`AdaptiveTree.num_drafts`."""
         if () not in leaves:
             leaves = {
-                prefix: leaf._replace(
-                    reach=leaf.reach * float(np.exp(self.beta @ self.features(prefix, leaf)))
-                )
+                prefix: leaf._replace(reach=leaf.reach * self.correction(prefix, leaf))
                 for prefix, leaf in leaves.items()
             }
         return super().num_drafts(leaves, quota)
@@ -103,11 +135,10 @@ class FittedTree(AdaptiveTree):
 class ScoredTree(FittedTree):
     """An adaptive tree that knows the scores of the nodes; it keeps features and scores of all of them."""
 
-    def __init__(self, target: Reader, oracle: bool, *arguments: Any) -> None:
-        super().__init__(*arguments, beta=np.zeros(len(FEATURES)))
-        self.target = target
+    def __init__(self, place: Place, quotas: tuple[int, ...], oracle: bool) -> None:
+        super().__init__(place, quotas, np.zeros(len(FEATURES)))
         self.oracle = oracle
-        self.rows: list[list[float]] = []
+        self.rows: dict[Prefix, list[float]] = {}
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """See :meth:`AdaptiveTree.grow`."""
@@ -118,177 +149,237 @@ class ScoredTree(FittedTree):
     def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
         """See :meth:`AdaptiveTree.num_drafts`."""
         if () not in leaves:
-            self.target.read(list(self._scores))
-            context = Context(self.target, self)
+            self.place.target.read(list(self._scores))
+            context = Context(self.place.target, self)
             layer = SweptLayer(LayerVerification(), context, self._tree, self._scores)
             scores = layer.child_scores()
             self._scores = {prefix: scores.get(prefix, 0.0) for prefix in leaves}
             for prefix, leaf in leaves.items():
-                self.rows.append([*self.features(prefix, leaf), self._scores[prefix]])
+                self.rows[prefix] = [*self.features(prefix, leaf), self._scores[prefix]]
             if self.oracle:
                 leaves = {p: leaf._replace(reach=self._scores[p]) for p, leaf in leaves.items()}
         return AdaptiveTree.num_drafts(self, leaves, quota)
 
 
 @cache
-def loaded(draft: str, prompts: int, seed: int) -> tuple[LanguageModel, Draft, Draft]:
+def loaded(draft: str) -> tuple[LanguageModel, LanguageModel, Draft]:
     """The target, the draft and the n-gram, which is fitted on texts that are not among the prompts."""
-    chosen = list(chosen_prompts(prompts, seed).values())
-    target, [drafting, ngram] = load_models("default", [draft, NGRAM], chosen)
+    target, [drafting, ngram] = load_models("default", [draft, NGRAM], chosen_prompts())
     assert isinstance(drafting, LanguageModel)
     return pack_weights(target), pack_weights(drafting), ngram
 
 
-def half(prompts: int, seed: int, number: int) -> list[str]:
-    """The ids of every second prompt of each domain: those to fit on (0), or those to measure on (1)."""
-    ids = list(chosen_prompts(prompts, seed))
-    return [id for i, id in enumerate(ids) if i % (len(ids) // len(DOMAINS)) % 2 == number]
-
-
-def positions(
-    rng: np.random.Generator, prompt: str, draft: str, temperature: float, settings: dict[str, Any]
-) -> Iterator[tuple[Reader, Reader, Reader, int]]:
-    """Readers of the target, the draft and the n-gram after some tokens of a text, and their number."""
-    models = loaded(draft, settings["prompts"], settings["seed"])
+def places(
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float, number: int
+) -> Iterator[Place]:
+    """So many positions of a text of a prompt."""
+    models = loaded(draft)
     target = models[0]
-    chosen = chosen_prompts(settings["prompts"], settings["seed"])[prompt]
-    texts = [after_prompt(model, target, chosen) for model in models]
+    texts = [after_prompt(model, target, chosen_prompts()[prompt]) for model in models]
     [text] = sampled(texts[0], [temperature], STARTS[-1], rng)
     steps = Processing(temperature), Processing(temperature, top_k=DRAFT_TOP_K), Processing(1.0)
-    for start, readers in readers_along(texts, text, target.stop_tokens, steps, target.token_count):
-        yield readers[0], readers[1], readers[2], start
+    along = readers_along(texts, text, target.stop_tokens, steps, target.token_count)
+    for start, (verifying, drafting, counting) in islice(along, number):
+        yield Place(verifying, drafting, counting, start, texts[1].logits)
         # Contexts refer to themselves, and hold gigabytes.
         gc.collect()
 
 
-def drawn(law: FittedTree, target: Reader, draft: Reader, seed: int) -> float:
-    """The tokens per step on a tree of this law."""
-    context = Context(target, law)
-    tree = law.draft_tree(context, SameDrafts(seed))
-    for level in tree.grow():
-        draft.read(level)
-    target.read(tree.prefixes())
-    return expected_tokens(LayerVerification(), context, tree)
+def drawn(laws: Sequence[FittedTree], seed: int) -> list[float]:
+    """The tokens per step on a tree of each law at one position; the trees are drawn side by side."""
+    place = laws[0].place
+    contexts = [Context(place.target, law) for law in laws]
+    trees = [context.law.draft_tree(context, SameDrafts(seed)) for context in contexts]
+    growing = [tree.grow() for tree in trees]
+    while level := {prefix for tree in growing for prefix in next(tree, [])}:
+        place.draft.read(sorted(level))
+    place.target.read([prefix for tree in trees for prefix in tree.prefixes()])
+    pairs = zip(contexts, trees, strict=True)
+    return [expected_tokens(LayerVerification(), context, tree) for context, tree in pairs]
 
 
-def training_rows(quotas: int, temperature: float, settings: dict[str, Any]) -> list[list[float]]:
-    """Features and scores of all nodes of the formula's trees, on the prompts to fit on."""
-    rows = []
-    for number, prompt in enumerate(half(settings["prompts"], settings["seed"], 0)):
-        rng = np.random.default_rng([quotas, number])
-        for target, draft, ngram, start in positions(
-            rng, prompt, DEFAULT_DRAFT, temperature, settings
-        ):
-            law = ScoredTree(target, False, draft, ngram, start, (quotas,) * DEPTH)
-            drawn(law, target, draft, int(rng.integers(2**32)))
-            rows += law.rows
-    return rows
+class Nodes(NamedTuple):
+    """Training nodes: features (N, F), the layer rule's scores, hidden states (N, D), and prompts."""
+
+    features: FloatArray
+    scores: FloatArray
+    hidden: FloatArray
+    prompts: FloatArray
 
 
-def fitted(rows: FloatArray) -> FloatArray:
-    """The maximum-likelihood β of Poisson counts whose means are reach · exp(β·x), slightly regularised."""
-    features, scores = rows[:, :-1], rows[:, -1]
+@cache
+def from_logits(draft: str) -> FloatArray:
+    """The matrix (V, D) that turns logits into the hidden state: the pseudo-inverse of the output layer."""
+    weights = loaded(draft)[1].model.get_output_embeddings().weight.detach().double().numpy()
+    return weights @ np.linalg.inv(weights.T @ weights)
+
+
+def training_nodes(quota: int, temperature: float) -> Nodes:
+    """All nodes of the formula's trees on the prompts to fit on."""
+    inverse = from_logits(DEFAULT_DRAFT).astype(np.float32)
+    rows, states, prompts = [], [], []
+    for prompt in of_each_domain(range(PER_DOMAIN - FIT_PROMPTS, PER_DOMAIN)):
+        rng = np.random.default_rng([quota, prompt])
+        for place in places(rng, prompt, DEFAULT_DRAFT, temperature, FIT_POSITIONS):
+            law = ScoredTree(place, (quota,) * DEPTH, oracle=False)
+            drawn([law], int(rng.integers(2**32)))
+            rows += law.rows.values()
+            logits = np.stack(place.logits(list(law.rows)))
+            states.append(logits[:, : len(inverse)] @ inverse[: logits.shape[1]])
+            prompts += [prompt] * len(law.rows)
+    table = np.array(rows)
+    hidden = np.concatenate(states).astype(np.float64)
+    return Nodes(table[:, :-1], table[:, -1], hidden, np.array(prompts, np.float64))
+
+
+def log_means(features: FloatArray, beta: FloatArray) -> FloatArray:
+    """The logarithms of the reach after the correction, (N,); more than e³ would be no probability."""
     offset = features[:, FEATURES.index("log reach")]
+    return np.clip(offset + features @ beta, -60.0, 3.0)
+
+
+def deviance(features: FloatArray, scores: FloatArray, beta: FloatArray) -> float:
+    """The mean negative log-likelihood of Poisson counts, up to a constant."""
+    logs = log_means(features, beta)
+    return float((np.exp(logs) - scores * logs).mean())
+
+
+def fitted(features: FloatArray, scores: FloatArray, ridge: float = 1e-4) -> FloatArray:
+    """The maximum-likelihood β of Poisson counts whose means are reach · exp(β·x), regularised.
+
+    ``ridge`` is the penalty of the columns after ``FEATURES``, scaled to unit variance; those have 1e-4.
+    """
     scale = np.maximum(features.std(axis=0), 1e-9)
     scale[0] = 1.0
+    penalty = np.full(scale.size, ridge)
+    penalty[: len(FEATURES)] = 1e-4
 
     def loss(beta: FloatArray) -> tuple[float, FloatArray]:
-        log_mean = np.clip(offset + features @ (beta / scale), -60.0, 3.0)
-        mean = np.exp(log_mean)
-        value = float((mean - scores * log_mean).mean() + 1e-4 * beta @ beta)
-        return value, features.T @ (mean - scores) / scores.size / scale + 2e-4 * beta
+        value = deviance(features, scores, beta / scale) + float(penalty @ beta**2)
+        mean = np.exp(log_means(features, beta / scale))
+        return value, features.T @ (mean - scores) / scores.size / scale + 2 * penalty * beta
 
-    return minimize(loss, np.zeros(len(FEATURES)), jac=True, method="L-BFGS-B").x / scale
+    return minimize(loss, np.zeros(scale.size), jac=True, method="L-BFGS-B").x / scale
+
+
+def cross_validated(
+    features: FloatArray, scores: FloatArray, prompts: FloatArray, ridge: float
+) -> float:
+    """The deviance at prompts that are left out of the fit."""
+    fold = np.unique(prompts, return_inverse=True)[1] % FOLDS
+    left_out = [
+        (fold == i, fitted(features[fold != i], scores[fold != i], ridge)) for i in range(FOLDS)
+    ]
+    return float(np.mean([deviance(features[at], scores[at], beta) for at, beta in left_out]))
+
+
+class Fits(NamedTuple):
+    """β of the nine features alone; and with hidden states, β and what the hidden state (D,) adds."""
+
+    nine: FloatArray
+    beta: FloatArray
+    hidden: FloatArray
+
+
+def fit_nodes(nodes: Nodes) -> tuple[Fits, dict[str, float]]:
+    """Both fits; and the cross-validated deviances of the formula, of the nine features and of each ridge."""
+    mean = nodes.hidden.mean(axis=0)
+    basis = np.linalg.svd(nodes.hidden - mean, full_matrices=False)[2][:COMPONENTS]
+    features = np.hstack([nodes.features, (nodes.hidden - mean) @ basis.T])
+    formula = deviance(nodes.features, nodes.scores, np.zeros(len(FEATURES)))
+    nine = cross_validated(nodes.features, nodes.scores, nodes.prompts, 1e-4)
+    by_ridge = {
+        ridge: cross_validated(features, nodes.scores, nodes.prompts, ridge) for ridge in RIDGES
+    }
+    beta = fitted(features, nodes.scores, min(by_ridge, key=lambda ridge: by_ridge[ridge]))
+    hidden = beta[len(FEATURES) :] @ basis
+    beta = beta[: len(FEATURES)].copy()
+    beta[0] -= hidden @ mean
+    about = {"formula": formula, "nine": nine} | {f"ridge {of:g}": by_ridge[of] for of in RIDGES}
+    return Fits(fitted(nodes.features, nodes.scores), beta, hidden), about
+
+
+@cache
+def fits(temperature: float, quota: int) -> Fits:
+    """The fits of a temperature, computed or read from a file."""
+    about = Path(__file__).read_bytes() + repr((temperature, quota)).encode()
+    path = Path("runs/node_weights_fits") / f"{hashlib.sha256(about).hexdigest()[:16]}.npz"
+    if not path.exists():
+        nodes = training_nodes(quota, temperature)
+        result, deviances = fit_nodes(nodes)
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **result._asdict())
+        write_whole(path, file.getvalue())
+        print(f"T = {temperature:g}: {len(nodes.scores)} nodes, deviances {deviances}", flush=True)
+    with np.load(path) as arrays:
+        return Fits(**arrays)
 
 
 def prompt_rows(
-    rng: np.random.Generator,
-    prompt: str,
-    draft: str,
-    temperature: float,
-    quotas: int,
-    settings: dict[str, Any],
+    rng: np.random.Generator, prompt: int, draft: str, temperature: float, quota: int, number: int
 ) -> Iterator[dict[str, Any]]:
     """Sums over the positions of a text, for each estimate."""
-    beta = np.load(beta_file(temperature, quotas, settings))
-    counts = (quotas,) * DEPTH
-    sums: dict[str, float] = dict.fromkeys(("formula", "fitted", "oracle"), 0.0)
-    number = 0
-    for target, drafting, ngram, start in positions(rng, prompt, draft, temperature, settings):
-        seed = int(rng.integers(2**32))
-        arguments = drafting, ngram, start, counts
+    fit = fits(temperature, quota)
+    direction = from_logits(draft) @ fit.hidden
+    counts = (quota,) * DEPTH
+    sums: dict[str, float] = dict.fromkeys(("formula", *ESTIMATES), 0.0)
+    done = 0
+    for place in places(rng, prompt, draft, temperature, number):
         laws = {
-            "formula": FittedTree(*arguments, np.zeros(len(FEATURES))),
-            "fitted": FittedTree(*arguments, beta),
-            "oracle": ScoredTree(target, True, *arguments),
+            "formula": FittedTree(place, counts, np.zeros(len(FEATURES))),
+            "nine": FittedTree(place, counts, fit.nine),
+            "hidden": FittedTree(place, counts, fit.beta, direction),
+            "oracle": ScoredTree(place, counts, oracle=True),
         }
-        for name, law in laws.items():
-            sums[name] += drawn(law, target, drafting, seed)
-        number += 1
-    yield {"positions": number, **sums}
-
-
-def beta_file(temperature: float, quotas: int, settings: dict[str, Any]) -> Path:
-    """The file of the fitted β."""
-    name = f"{settings['prompts']}-{settings['seed']}-{temperature:g}-{quotas}.npy"
-    return Path("runs/node_weights_fits") / name
-
-
-def fit(tasks: list[dict[str, Any]]) -> str:
-    """Fit for each temperature and quota of the tasks; return a string that identifies the results."""
-    cells = {(task["temperature"], task["quotas"]): task["settings"] for task in tasks}
-    fits = []
-    for (temperature, quotas), settings in cells.items():
-        path = beta_file(temperature, quotas, settings)
-        if not path.exists():
-            rows = np.array(training_rows(quotas, temperature, settings))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.save(path, fitted(rows))
-            print(f"fitted to {len(rows)} nodes: {path}", flush=True)
-        beta = np.load(path)
-        fits.append(beta.tolist())
-        print(temperature, quotas, dict(zip(FEATURES, beta.round(3).tolist(), strict=True)))
-    return repr(fits)
+        values = drawn(list(laws.values()), int(rng.integers(2**32)))
+        for name, tokens in zip(laws, values, strict=True):
+            sums[name] += tokens
+        done += 1
+    yield {"positions": done, **sums}
 
 
 def tasks_of(chosen: Namespace) -> list[dict[str, Any]]:
-    """A task for each prompt to measure on, draft, temperature and quota."""
-    settings = {name: getattr(chosen, name) for name in ("prompts", "seed")}
+    """A task for each prompt to measure on, draft and temperature."""
+    settings = {"quota": chosen.quota, "number": chosen.positions}
     return [
-        {"prompt": prompt, "draft": draft, "temperature": t, "quotas": q, "settings": settings}
-        for prompt in half(chosen.prompts, chosen.seed, 1)
+        {"prompt": prompt, "draft": draft, "temperature": temperature, **settings}
+        for prompt in of_each_domain(range(chosen.prompts))
         for draft in (DEFAULT_DRAFT, OTHER)
-        for t in chosen.temperatures
-        for q in chosen.quotas
+        for temperature in chosen.temperatures
     ]
 
 
+def identity(tasks: Sequence[dict[str, Any]]) -> str:
+    """A string that identifies the prompts, and with them the fits."""
+    return repr([prompt.id for prompt in chosen_prompts()])
+
+
 def as_table(table: pl.DataFrame) -> str:
-    """Tokens per step with the formula, and what the fitted estimate and the oracle gain."""
+    """Tokens per step with the formula, what the estimates gain, and the parts of the oracle's gain."""
     lines = []
-    keys = ("draft", "temperature", "quotas")
-    for key, rows in table.group_by(keys, maintain_order=True):
+    keys = ("draft", "temperature")
+    for key, rows in table.group_by(*keys, maintain_order=True):
         count = rows["positions"].to_numpy().astype(np.float64)
         means = {}
-        for name in ("formula", "fitted", "oracle"):
+        for name in ("formula", *ESTIMATES):
             tokens = rows[name].to_numpy()
             means[name] = tokens.sum() / count.sum(), jackknife.left_out(tokens, count)
-        base, base_without = means["formula"]
+        base, without = means["formula"]
         gains = [
-            interval(
-                100 * (means[name][0] / base - 1), 100 * (means[name][1] / base_without - 1), ".1f"
-            )
-            for name in ("fitted", "oracle")
+            interval(100 * (mean / base - 1), 100 * (mean_without / without - 1), "+.1f")
+            for mean, mean_without in (means[name] for name in ESTIMATES)
         ]
-        recovered = (means["fitted"][0] - base) / (means["oracle"][0] - base)
-        lines.append([*map(str, key), f"{base:.3f}", *gains, f"{recovered:.2f}"])
-    return markdown([*keys, "formula", "fitted, %", "oracle, %", "recovered"], lines)
+        most = means["oracle"][0] - base
+        recovered = [f"{(means[name][0] - base) / most:.2f}" for name in ESTIMATES[:2]]
+        lines.append([*map(str, key), f"{base:.3f}", *gains, *recovered])
+    heads = [f"{name}, %" for name in ESTIMATES] + [f"{name} recovers" for name in ESTIMATES[:2]]
+    return markdown([*keys, "formula", *heads], lines)
 
 
 def main(arguments: list[str]) -> pl.DataFrame:
     """Fit and measure what is missing, and print."""
-    defaults: dict[str, Any] = {"prompts": 8, "seed": 1}
-    defaults |= {"quotas": (2, 4), "temperatures": (0.6, 1.0)}
-    table = run(prompt_rows, arguments, 20.0, tasks_of, fit, **defaults)
+    defaults: dict[str, Any] = {"prompts": 4, "positions": 2, "quota": 4}
+    defaults |= {"temperatures": (0.6, 1.0)}
+    table = run(prompt_rows, arguments, 20.0, tasks_of, identity, **defaults)
     print(as_table(table))
     return table

@@ -51,8 +51,9 @@ class SameDrafts(Sampled):
         """See :class:`otmd.trees.random_choices.RandomChoices`."""
         assert isinstance(law, ProposalLaw)
         key = zlib.crc32(law.draft_probs.tobytes())
+        before = self._times[key]
         self._times[key] += 1
-        return law.sample(rng=[self._seed, key, self._times[key]])
+        return law.sample(rng=[self._seed, key, before])
 
 
 def draw_trees(
