@@ -167,30 +167,6 @@ def readers_along(
         yield start, readers
 
 
-class Growing:
-    """A draft model's answers so far: after ``missing`` prefixes it says that nothing follows."""
-
-    def __init__(self, draft: Reader, budget: int = BUDGET) -> None:
-        self._budget = budget
-        self.missing: set[Prefix] = set()
-        self._draft = draft
-        self._read: set[Prefix] = set()
-
-    def __call__(self, prefix: Prefix) -> FloatArray:
-        """The distribution (V,) after a prefix, or zeros."""
-        if prefix in self._read:
-            return self._draft(prefix)
-        self.missing.add(prefix)
-        return np.zeros_like(self._draft(()))
-
-    def grow(self) -> set[Prefix]:
-        """The nodes of the most likely tree that the draft model must read next; none if it is grown."""
-        self._read |= self.missing
-        self.missing = set()
-        MostLikelyTree(self, self._budget, DEPTH).root(self)
-        return self.missing
-
-
 def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[list[Prefix]]:
     """Draw a tree level by level; before each level, yield its prefixes, which the draft model must read."""
     level: dict[Prefix, Any] = {(): law.root(draft)}
@@ -213,20 +189,17 @@ def read_trees(
 
     The trees are not kept: the laws of all nodes of all trees take gigabytes at a large vocabulary.
     """
-    growing = Growing(draft)
-    growths = [
-        growth(candidate.tree(draft), draft, np.random.default_rng(seed))
-        for candidate, seed in zip(listed, seeds, strict=True)
-        if candidate.law != MOST_LIKELY
-    ]
+    growths = []
+    for candidate, seed in zip(listed, seeds, strict=True):
+        law, rng = candidate.tree(draft), np.random.default_rng(seed)
+        if candidate.law == MOST_LIKELY:
+            growths.append(law.draft_tree(Context(target, law), Sampled(rng)).grow())
+        else:
+            growths.append(growth(law, draft, rng))
     nodes: set[Prefix] = set()
-    while True:
-        grown = growing.grow()
-        level = {prefix for tree in growths for prefix in next(tree, [])}
-        if not grown and not level:
-            break
-        nodes |= grown | level
-        draft.read(sorted(grown | {prefix for prefix in level if len(prefix) < DEPTH}))
+    while level := {prefix for tree in growths for prefix in next(tree, [])}:
+        nodes |= level
+        draft.read(sorted(prefix for prefix in level if len(prefix) < DEPTH))
     target.read(sorted(nodes))
 
 
