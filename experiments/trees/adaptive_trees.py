@@ -74,7 +74,7 @@ FIT_PROMPTS, FIT_POSITIONS = 1, 2
 """Prompts of each domain, its last, and positions of each text, on which shapes are chosen."""
 
 DRAFTS = ("skip:13,15,17", "skip:15", "ngram:3+context", "skip:27,28,29", "Qwen2.5-Coder 0.5B")
-PROMPTS = (6, 4, 4, 2, 1)
+PROMPTS = (6, 4, 4, 4, 3)
 """Prompts of each domain to measure on, by draft."""
 
 ADAPTIVE, FIXED, SEQUOIA, ONE_SAMPLED = "adaptive", "fixed", "Sequoia", "one sampled"
