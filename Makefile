@@ -19,7 +19,7 @@ SECONDS ?= 60
 BENCH := optimal_plan couplings threads engine_page layer_sweep recording decoding
 EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
   trained_drafters invariance second_drafter second_drafter_trees lossy_rules lossy_texts audit_faults \
-  spectr_paths spechub_depths sequence_optimum layerwise_optimum adaptive_trees node_weights lp_scaling
+  spectr_paths spechub_depths sequence_optimum layerwise_optimum node_weights lp_scaling
 
 .PHONY: help setup demo test test-slow fuzz bench experiments figures lint format docs paper clean clean-all
 
@@ -81,7 +81,8 @@ experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing whe
 	$(BIN)/python -m experiments resolution_grid --workers 1
 	@if [ -d runs/models ]; then $(BIN)/python -m experiments whole_trees ; \
 	  $(BIN)/python -m experiments draft_vocabularies --workers 1 ; \
-	  else echo "whole_trees and draft_vocabularies need the GGUF files that docs/claims.md names" >&2; fi
+	  $(BIN)/python -m experiments adaptive_trees --workers 1 ; \
+	  else echo "whole_trees, draft_vocabularies and adaptive_trees need the GGUF files that docs/claims.md names" >&2; fi
 	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
 	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
 	$(BIN)/python -m experiments plan_against_decoding --datasets runs/more-skip runs/more-ngram --repeats 1
