@@ -162,25 +162,25 @@ def compare_trees(
 
 def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:
     """The table of :func:`rank_trees` for a terminal or a page."""
-    heads = [
-        "drafts",
-        "rule",
-        "tokens\nper step",
-        "",
-        "bound of\nany rule",
-        "best rule's\nlead, %",
-        "",
-    ]
+    heads = ["drafts and rule", "tokens per step", "bound of\nany rule", "best\nleads by"]
     rows: list[Sequence[Cell]] = [
-        [row["law"], row["rule"], row["tokens"], _ends(row, "", ".2f"), row["bound"]]
-        + ([f"{row['lead']:+.1f}", _ends(row, "lead_", "+.1f")] if row["lead"] else ["", ""])
+        [_label(row), f"{row['tokens']:.2f} {_ends(row, '', '.2f')}", row["bound"], _lead(row)]
         for row in ranked.sort("tokens", descending=True).iter_rows(named=True)
     ]
     note = (
-        f"Brackets: {100 * confidence:g}% intervals over prompts, for leads on the same texts. Estimates on "
-        "drawn trees: a rule may lie above its bound through noise."
+        f"Brackets: {100 * confidence:g}% intervals over prompts. *: the interval of the lead, on the same "
+        "texts, excludes 0. Estimates on drawn trees: a rule may lie above its bound through noise."
     )
     return Table("draft trees of 16 tokens, best rule first", heads, rows, wrapped(note))
+
+
+def _label(row: dict[str, Any]) -> str:
+    """Law and rule in few words; a verifier of one position decides token by token."""
+    return f"{row['law']}, {row['rule']}".removeprefix("drafts ").removesuffix(", token by token")
+
+
+def _lead(row: dict[str, Any]) -> str:
+    return f"{row['lead']:.1f}%{' *'[row['lead_low'] > 0]}" if row["lead"] else ""
 
 
 def recommend_trees(ranked: pl.DataFrame, temperature: float = 1.0) -> str:

@@ -112,8 +112,24 @@ def test_the_advice_names_what_leads_by_how_much_and_what_may_be_as_good():
     )
 
 
-def test_the_table_lists_the_best_rule_first():
-    title, _, _, *rows, _, _ = str(tree_table(ranked_by_hand())).splitlines()
+def test_the_table_lists_the_best_rule_first_and_fits_a_terminal():
+    title, _, _, *lines = str(tree_table(ranked_by_hand())).splitlines()
+    rows = lines[: ranked_by_hand().height]
     assert title == "draft trees of 16 tokens, best rule first"
-    assert " ".join(rows[0].split()) == "stratified drafts layer by layer 3.42 [3.22, 3.62] 3.60"
-    assert rows[-1].split()[-3:] == ["+48.7", "[+30.0,", "+67.4]"]
+    assert " ".join(rows[0].split()) == "stratified drafts, layer by layer 3.42 [3.22, 3.62] 3.60"
+    assert rows[1].split()[-1] == "3.6%"
+    assert rows[-1].split()[-2:] == ["–", "48.7%*"]
+    longest = pl.DataFrame(
+        {
+            "law": candidate.law,
+            "rule": rule,
+            "tokens": 9.99,
+            "low": 9.99,
+            "high": 9.99,
+            "bound": 9.99,
+        }
+        | {"lead": 99.9, "lead_low": 1.0, "lead_high": 99.9}
+        for candidate in CANDIDATES
+        for rule in candidate.rules
+    )
+    assert max(map(len, str(tree_table(longest)).splitlines())) <= 80
