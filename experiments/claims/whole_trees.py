@@ -33,6 +33,7 @@ from otmd.models.continuations import Continuations
 from otmd.models.language_models import sample_token
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray
+from otmd.study.tree_comparison import Reader
 from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
@@ -125,23 +126,6 @@ def candidates() -> Iterator[Candidate]:
     yield Candidate("one path", f"chain of {DEPTH}", path, ONE_PATH)
     tree = partial(MostLikelyTree, budget=BUDGET, depth=DEPTH)
     yield Candidate(MOST_LIKELY, MOST_LIKELY, tree, CERTAIN)
-
-
-class Reader:
-    """A model's distributions after a text and after prefixes that continue it, as a function of these."""
-
-    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
-        self._text = text
-        self._probs = cache(lambda prefix: step(text.logits([prefix])[0][:vocab_size]))
-
-    def __call__(self, prefix: Prefix) -> FloatArray:
-        """The distribution (V,) after a prefix."""
-        return self._probs(prefix)
-
-    def read(self, prefixes: Sequence[Prefix]) -> None:
-        """Read many prefixes in one call of the model."""
-        if prefixes:
-            self._text.logits(prefixes)
 
 
 def readers_along(

@@ -279,11 +279,11 @@ def _prompt_table(
     model, drafting = _loaded(target, draft, prompts)
     rng = np.random.default_rng(zlib.crc32(prompt.id.encode()))
     before = prompt_tokens(model.tokenizer, prompt)
-    text = _sampled(Reader(continuations(model, before), model.token_count, temperature), rng)
+    step = Processing(temperature)
     models = [
-        Reader(continuations(read, before), model.token_count, temperature)
-        for read in (model, drafting)
+        Reader(continuations(read, before), step, model.token_count) for read in (model, drafting)
     ]
+    text = _sampled(models[0], rng)
     rows: list[dict[str, Any]] = []
     for last, start in pairwise((0, *STARTS)):
         if model.stop_tokens & set(text[:start]):
@@ -299,10 +299,10 @@ def _prompt_table(
 class Reader:
     """A model's distributions (V,) after a growing text and after prefixes that continue it."""
 
-    def __init__(self, text: Continuations, vocab_size: int, temperature: float) -> None:
+    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
         self._text = text
+        self._step = step
         self._vocab_size = vocab_size
-        self._step = Processing(temperature)
         self._probs: dict[Prefix, FloatArray] = {}
 
     def __call__(self, prefix: Prefix) -> FloatArray:
@@ -313,7 +313,8 @@ class Reader:
 
     def read(self, prefixes: Sequence[Prefix]) -> None:
         """Read many prefixes in one call of the model."""
-        self._text.read(prefixes)
+        if prefixes:
+            self._text.read(prefixes)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
