@@ -62,7 +62,7 @@ STEP_LABELS = {
     ("stratified drafts", "node by node"): "the same, node by node",
     ("stratified drafts", "layer by layer"): "the same, layer by layer",
 }
-"""What the first figure calls each law and rule of :func:`otmd.study.compare_trees`."""
+"""Labels in the first figure of the laws and rules of :func:`otmd.study.compare_trees`."""
 
 
 def tokens_per_step(results: Path) -> Figure:

@@ -365,7 +365,7 @@ def test_reference_lists_every_public_name():
 
 
 def reference_names() -> list[str]:
-    """What the tables of the reference list."""
+    """The names that the tables of the reference list."""
     pages = (ROOT / "docs" / "reference").glob("*.md")
     return re.findall(r"^   ([\w.]+)$", "\n".join(map(Path.read_text, pages)), re.M)
 

@@ -116,7 +116,7 @@ def test_on_a_single_layer_the_rules_do_the_same(tiny) -> None:
 
 
 def test_trees_at_a_position_have_drafts_in_common(tiny) -> None:
-    """Where an adaptive tree has the numbers of the fixed one, the two are the same."""
+    """An adaptive tree that has the numbers of the fixed one yields the same."""
     both = draw_trees(
         (tiny, skip_layers(tiny, [2])), [3, 4, 5, 6], {2: 0, 4: 1}, [(2,)], (Processing(),) * 2,
         62, np.random.default_rng(0), quotas=[(2,)],

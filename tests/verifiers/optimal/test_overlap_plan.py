@@ -60,7 +60,7 @@ def drafters(vocab_size: int, count: int, spread: float = 1.0, seed: int = 0) ->
 
 
 def test_more_than_the_preference_rule() -> None:
-    """Where the pair sweep stays below α*, at three drafters of 5,000 tokens."""
+    """A case in which the pair sweep stays below α*, at three drafters of 5,000 tokens."""
     target, *rows = drafters(5000, 3, spread=0.5)
     law = otmd.Independent(rows)
     proof = otmd.Optimal().certificate(target, law)
