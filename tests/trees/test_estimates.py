@@ -80,7 +80,7 @@ def test_estimates_of_the_bound_have_its_mean():
 
 
 def test_the_most_likely_tree_yields_what_its_definition_says_and_is_read_level_by_level():
-    """The text yields tokens as long as it stays in the tree; the draft model reads many nodes in one call."""
+    """The text yields tokens as long as it stays in the tree; the draft model reads many nodes in a call."""
     target, draft = TableModel.random(4, 1, rng=0), TableModel.random(4, 1, rng=1)
     law = MostLikelyTree(draft, budget=6, depth=3)
     context = Context(target, law)
