@@ -52,7 +52,7 @@ def test_ground_truth(row: Row, name: str) -> None:
 def test_optimum_agrees_with_twin_and_floats(law: type) -> None:
     rng = random.Random(20)
     compared = 0
-    for _ in range(150):
+    for _ in range(60):
         vocab_size = rng.randint(1, 5)
         p, q, n = drawn(rng, vocab_size), drawn(rng, vocab_size), rng.randint(1, 4)
         if law is exact.WithoutReplacement and n > sum(mass > 0 for mass in q):
@@ -67,14 +67,14 @@ def test_optimum_agrees_with_twin_and_floats(law: type) -> None:
         best = exact.optimal_acceptance(p, exact.Independent(rows))
         table = reference.independent(rows)
         assert (best.rate, best.subset) == reference.optimal_by_subsets(p, table)
-    assert compared > 50
+    assert compared > 20
 
 
 @pytest.mark.parametrize("law", TWINS, ids=lambda law: law.__name__)
 def test_pairs_whose_ratios_overflow(law: type) -> None:
     """Masses from 1 down to the smallest float64, some of them nearly equal."""
     rng = random.Random(7)
-    for _ in range(150):
+    for _ in range(60):
         size = rng.randint(4, 6)
         faintest = rng.choice((0, 8, 300, 316, 323))
         masses = np.array(
@@ -172,7 +172,7 @@ def test_k_sequential_ground_truth_and_many_digits() -> None:
 def test_k_sequential_agrees_with_floats_and_solves_the_equation() -> None:
     rng = random.Random(8)
     irrational = 0
-    for _ in range(60):
+    for _ in range(20):
         p, q, n = drawn(rng, 4), drawn(rng, 4), rng.randint(1, 4)
         law = exact.WithReplacement(q, n)
         scale, rate = exact.k_sequential_scale(p, law), exact.k_sequential_rate(p, law)
@@ -184,7 +184,7 @@ def test_k_sequential_agrees_with_floats_and_solves_the_equation() -> None:
         curve = otmd.RatioCurve(floats(p), floats(q))
         assert curve.k_sequential_scale(n) == pytest.approx(float(scale), rel=0, abs=1e-12)
         assert curve.k_sequential_rates(n)[-1] == pytest.approx(float(rate), rel=0, abs=1e-12)
-    assert irrational >= 10
+    assert irrational >= 3
 
 
 @pytest.mark.parametrize(

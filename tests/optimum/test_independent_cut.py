@@ -47,7 +47,7 @@ def random_positions(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def test_against_all_subsets() -> None:
-    for p, rows in random_positions(600):
+    for p, rows in random_positions(150):
         subset, value = independent_cut(p, Slots.overlapping(rows))
         assert abs(value - least_of_all_subsets(p, rows)) < 1e-12
         assert abs(value - value_of(p, rows, subset)) < 1e-12
@@ -83,7 +83,7 @@ def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -
         ([0.2, 0.4, 0.4, 0], [[0, 0.5, 0.5, 0], [1 / 3, 0, 1 / 3, 1 / 3]]),
     ]
     cases = [(np.array(p), np.array(rows)) for p, rows in known]
-    for p, rows in [*cases, *weights_with_ties(1000)]:
+    for p, rows in [*cases, *weights_with_ties(200)]:
         boxes = 0
         subset, value = independent_cut(p, Slots.overlapping(rows))
         assert abs(value - least_of_all_subsets(p, rows)) < 1e-12
@@ -91,7 +91,7 @@ def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_smallest_minimiser_is_that_of_the_maximum_flow() -> None:
-    for p, rows in random_positions(200):
+    for p, rows in random_positions(80):
         if rows.shape[1] ** len(rows) < 2000:
             subset, rate = minimum_cut(p, otmd.Independent(rows))
             best = otmd.optimal_acceptance(p, otmd.Independent(rows))
@@ -100,7 +100,7 @@ def test_the_smallest_minimiser_is_that_of_the_maximum_flow() -> None:
 
 
 def test_hostile_pairs_with_a_second_drafter() -> None:
-    for instance in strategies.instances(300, seed=5):
+    for instance in strategies.instances(100, seed=5):
         rows = np.stack([instance.q, np.roll(instance.q, 1)])
         best = otmd.optimal_acceptance(instance.p, otmd.Independent(rows))
         least = least_of_all_subsets(np.array(instance.p), rows)

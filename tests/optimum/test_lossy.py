@@ -131,7 +131,7 @@ def hostile(rng: np.random.Generator) -> np.ndarray:
 def test_hostile_masses_over_all_subsets(name, divergence):
     rng = np.random.default_rng(len(name))
     least = 1.0 if divergence == "leniency" else 0.0
-    for _ in range(25):
+    for _ in range(3):
         p, q = hostile(rng), hostile(rng)
         if np.count_nonzero(q) < 3:
             continue
@@ -207,7 +207,7 @@ def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) ->
 @pytest.mark.parametrize("kind", [exact.WithReplacement, exact.WithoutReplacement])
 def test_in_fractions(kind):
     rng = np.random.default_rng(5)
-    for _ in range(6):
+    for _ in range(3):
         parts = rng.integers(1, 30, size=(2, 4))
         p, q = ([Fraction(int(x), int(row.sum())) for x in row] for row in parts)
         law = kind(q, 2)

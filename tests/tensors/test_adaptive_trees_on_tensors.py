@@ -7,16 +7,16 @@ import pytest
 import torch
 from tensor_pairs import model_like
 from tensor_trees import child_reaches, every_adaptive_tree
-from test_trees_on_tensors import EXACT, deviation, hostile, models, prepared, without_drafts
+from test_trees_on_tensors import EXACT, deviation, hostile, models, prepared
 
 import otmd
 from otmd.tensors import TensorLayerVerification, TensorLevel, draft_adaptive_level
 from otmd.tensors import trees as tensor_trees
-from otmd.trees import AdaptiveTree, LayerVerification, TableModel, block_efficiency
+from otmd.trees import AdaptiveTree, TableModel
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Node, Prefix
 
-QUOTAS = [(1,), (3,), (2, 2), (2, 3), (3, 2), (1, 2, 2), (4, 5)]
+QUOTAS = [(3,), (2, 3), (1, 2, 2), (4, 5)]
 
 
 # ---------------------------------------------------------------- losslessness, exactly
@@ -25,7 +25,7 @@ QUOTAS = [(1,), (3,), (2, 2), (2, 3), (3, 2), (1, 2, 2), (4, 5)]
 @pytest.mark.parametrize("num_tokens", [2, 3])
 @pytest.mark.parametrize("quotas", QUOTAS)
 def test_the_output_is_distributed_as_the_target(quotas: tuple[int, ...], num_tokens: int) -> None:
-    for seed in range(3):
+    for seed in range(1):
         target, draft = models(3, seed)
         trees = every_adaptive_tree(draft, quotas, num_tokens)
         assert trees.probs.sum() == pytest.approx(1.0, abs=EXACT)
@@ -45,30 +45,6 @@ def test_zero_masses_ties_and_a_price(case: str) -> None:
     for price in (0.0, 0.08):
         trees = every_adaptive_tree(draft, (2, 3), 3, price)
         assert deviation(target, trees, prepared(target, trees)) < EXACT
-
-
-def test_dropped_drafts_are_found() -> None:
-    """A control: as it is lossy to hide drafts of a fixed tree, so of an adaptive one."""
-    worst = 0.0
-    for seed in range(4):
-        target, draft = models(3, seed)
-        trees = every_adaptive_tree(draft, (2, 3), 3)
-        second = trees.levels[1]
-        dropped = without_drafts(second, (second.draft_tokens == 0)[..., None])
-        hidden = trees._replace(levels=[trees.levels[0], dropped])
-        worst = max(worst, deviation(target, hidden, prepared(target, hidden)))
-    assert worst > 0.01
-
-
-def test_it_yields_nearly_as_many_tokens_as_on_arrays() -> None:
-    yields = []
-    for seed in range(8):
-        target, draft = models(4, seed)
-        trees = every_adaptive_tree(draft, (2, 3), 4)
-        there = block_efficiency(LayerVerification(), target, AdaptiveTree(draft, (2, 3)))
-        yields.append((trees.probs @ prepared(target, trees).scores.sum(-1).numpy(), there.value))
-    here, there = np.mean(yields, axis=0)
-    assert abs(here / there - 1.0) < 0.003
 
 
 # ---------------------------------------------------------------- parity with the law on arrays
@@ -173,22 +149,6 @@ def drawn(
     above = first.draft_tokens.gather(1, second.parents.clamp(min=0))
     rows = [p[0].expand(count, 1, -1), p[1][first.draft_tokens], p[2][above, second.draft_tokens]]
     return torch.cat(rows, dim=1), [first, second]
-
-
-def test_a_batch_is_decided_as_its_trees_one_by_one() -> None:
-    rows, levels = drawn(*models(4, 1), 40)
-    batch = TensorLayerVerification(rows, levels)
-    for b in range(40):
-        alone = [TensorLevel(*(x[b : b + 1] for x in level)) for level in levels]
-        rule = TensorLayerVerification(rows[b : b + 1], alone)
-        torch.testing.assert_close(rule.scores[0], batch.scores[b], rtol=0, atol=1e-14)
-        torch.testing.assert_close(rule.end_probs[0], batch.end_probs[b], rtol=0, atol=1e-14)
-    path, length, token = batch.verify(torch.Generator().manual_seed(0))
-    assert set(length.tolist()) == {0, 1, 2}
-    assert (token >= 0).all()
-    deep = length == 2
-    parents = 1 + levels[1].parents[deep].gather(1, path[deep][:, 1:] - 3)
-    assert torch.equal(parents, path[deep][:, :1])
 
 
 def test_it_compiles_without_a_break_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

