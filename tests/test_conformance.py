@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -19,6 +19,26 @@ from otmd.verifiers import PreparedVerifier, Verdict
 
 Array = np.ndarray
 SIZES = {"random": (5, 3), "ties": (4, 4), "zeros in q": (6, 2), "wide": (5, 3)}
+
+
+def quick(names: Iterable[str], *kept: str) -> list[object]:
+    """These names as parameters of which ``make test`` runs a few, and ``make test-slow`` the others."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+TREES = (
+    "one path",
+    "with replacement",
+    "strata",
+    "strata of ties",
+    "greedy",
+    "hub",
+    "two drafters",
+    "dependent drafts",
+    "a node without drafts",
+    "unequal depths",
+    "adaptive",
+)
 
 
 def draft_probs(kind: str, vocab_size: int) -> Array:
@@ -61,7 +81,7 @@ def test_a_table_of_tuples() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("kind", quick(SIZES, "zeros in q"))
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_verifiers(verifier: str, name: str, kind: str) -> None:
@@ -83,13 +103,13 @@ def test_every_verifier_serves_a_law_of_the_registry(verifier: str) -> None:
     assert any(rule.supports(make(q, 2)) for make in REGISTERED.values())
 
 
-@pytest.mark.parametrize("name", hostile_trees())
+@pytest.mark.parametrize("name", quick(hostile_trees(), *TREES))
 @pytest.mark.parametrize("rule", TREE_VERIFIERS)
 def test_tree_verifiers(rule: str, name: str) -> None:
     check_tree_verifier(TREE_VERIFIERS[rule].load()(), hostile_trees()[name])
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", quick(VARIANTS, "without-replacement", "certain-top"))
 @pytest.mark.parametrize("rule", TREE_VERIFIERS)
 def test_tree_verifiers_for_every_law_at_the_nodes(rule: str, name: str) -> None:
     target, draft = (TableModel.random(3, 1, rng=seed) for seed in (1, 2))
@@ -97,7 +117,7 @@ def test_tree_verifiers_for_every_law_at_the_nodes(rule: str, name: str) -> None
     check_tree_verifier(TREE_VERIFIERS[rule].load()(), tree, target)
 
 
-@pytest.mark.parametrize("name", hostile_trees())
+@pytest.mark.parametrize("name", quick(hostile_trees(), "greedy", "dependent drafts"))
 @pytest.mark.parametrize(
     "verifier", ["recursive-rejection", "k-sequential", "target-only", "optimal"]
 )

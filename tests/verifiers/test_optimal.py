@@ -18,7 +18,7 @@ TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
 ROUNDING = 1e-12
 GAP = 1e-9
 SERVED = ("greedy", "hub", "top_then_with", "top_then_without", "top_then_stratified")
-INSTANCES = instances(260, seed=61)
+INSTANCES = instances(90, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
@@ -250,7 +250,7 @@ def test_tokens_that_lie_between_two_classes(tol: float) -> None:
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-6])
 def test_the_tolerance_is_kept_at_hundreds_of_tokens(tol: float) -> None:
-    for seed in range(120):
+    for seed in range(40):
         rng = np.random.default_rng([67, seed])
         size = int(np.exp(rng.uniform(1.0, 8.0)))
         n = int(rng.choice([1, 2, 3, 4, 6, 8, 16]))
@@ -369,7 +369,13 @@ def standard_errors(plan: ChoicePlan, law: otmd.DraftLaw) -> Array:
 
 @pytest.mark.parametrize(
     ("temperature", "noise", "n"),
-    [(0.3, 1.0, 2), (0.3, 3.0, 8), (0.6, None, 8), (1.0, 0.3, 2), (1.0, 1.0, 4), (2.0, 3.0, 2)],
+    [
+        (1.0, 1.0, 4),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((0.3, 1.0, 2), (0.3, 3.0, 8), (0.6, None, 8), (1.0, 0.3, 2), (2.0, 3.0, 2))
+        ),
+    ],
 )
 def test_a_language_models_vocabulary(temperature: float, noise: float | None, n: int) -> None:
     target, draft = logits_pair(VOCAB, noise, [73, n], temperature=temperature)
