@@ -7,7 +7,7 @@ Intervals are 95%, by a bootstrap over prompts within domains; differences are o
 row for each draft, temperature, number of drafts and choice; what is stored of other drafts stays.
 
 Ceilings bound what any law that sees only q could accept, for π ∝ q and for a fitted π (of
-``otmd.study.planning.ceiling``). The fitted one is evaluated on the prompts that it was not fitted on (somewhat
+``otmd.study.planning.ceiling``). The fitted one is evaluated on prompts that it was not fitted on (somewhat
 too low) and on those that it was fitted on (too high).
 """
 
@@ -44,17 +44,15 @@ def ceilings(table: pl.DataFrame) -> pl.DataFrame:
     for (draft, temperature), part in about.group_by("draft", "temperature", maintain_order=True):
         step = otmd.Processing(float(str(temperature)))
         logits = _logits(str(draft))
-        places = part.select("prompt_id", "position").iter_rows()
-        of_places = [(logits[prompt][0][at], logits[prompt][1][at]) for prompt, at in places]
-        pairs = [(step(target), step(drafted)) for target, drafted in of_places]
+        pairs = [
+            (step(logits[prompt][0][at]), step(logits[prompt][1][at]))
+            for prompt, at in part.select("prompt_id", "position").iter_rows()
+        ]
         for name, bounds in _bounds(pairs, part["half"].to_numpy()).items():
             for n, rates in zip(COUNTS, bounds, strict=True):
-                columns = part.select(KEYS).with_columns(
-                    choice=pl.lit(name),
-                    num_drafts=pl.lit(n, pl.Int64),
-                    rate=pl.Series(rates),
-                )
-                rows.append(columns)
+                count = pl.lit(n, pl.Int64)
+                columns = {"choice": pl.lit(name), "num_drafts": count, "rate": pl.Series(rates)}
+                rows.append(part.select(KEYS).with_columns(**columns))
     return pl.concat(rows)
 
 
