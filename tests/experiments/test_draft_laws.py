@@ -76,3 +76,28 @@ def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
     mean, low, high, error = law_choice.interval(np.arange(12.0), number, drawn)
     assert low < mean < high
     assert error > 0
+
+
+def test_the_summary_of_stored_rates_keeps_what_it_has_of_other_drafts(tmp_path, monkeypatch):
+    """With logits made here; a ceiling is above each rate of a law that is a function of q."""
+    logits = {str(i): [np.log(probs)[None] for probs in pair] for i, pair in enumerate(pairs(4))}
+    monkeypatch.setattr(law_choice, "_logits", lambda _: logits)
+    rows = [
+        {"domain": "code", "prompt_id": prompt, "draft": "a", "temperature": 1.0, "position": 0}
+        | {"choice": choice, "num_drafts": n, "rate": rate}
+        for prompt, (target, draft) in logits.items()
+        for choice, n, rate in draft_laws.rates(np.exp(target[0]), np.exp(draft[0]))
+    ]
+    stored, output = tmp_path / "rows.parquet", tmp_path / "laws.parquet"
+    pl.DataFrame(rows).write_parquet(stored)
+    arguments = ["--rows", str(stored), "--output", str(output)]
+    table = law_choice.main(arguments)
+    pl.DataFrame(rows).with_columns(draft=pl.lit("b")).write_parquet(stored)
+    law_choice.main(arguments)
+    both = pl.read_parquet(output)
+    assert both.filter(draft="a").equals(table)
+    assert both.height == 2 * table.height
+    four = table.filter(num_drafts=4)
+    by_choice = dict(four.select("choice", "value").iter_rows())
+    assert len(by_choice) == four.height == 11
+    assert by_choice["stratified"] <= by_choice["ceiling, π ∝ q"] + 1e-9
