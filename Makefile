@@ -11,17 +11,13 @@ READY_DEMO := $(VENV)/.ready-demo
 READY_DEV  := $(VENV)/.ready-dev
 READY_DOCS := $(VENV)/.ready-docs
 READY_BENCH := $(VENV)/.ready-bench
-READY_FUZZ := $(VENV)/.ready-fuzz
-SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-BENCH := optimal_plan couplings threads engine_page layer_sweep recording decoding
-EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws law_orders \
-  trained_drafters invariance second_drafter second_drafter_trees lossy_rules lossy_texts audit_faults \
-  spectr_paths spechub_depths sequence_optimum layerwise_optimum node_weights lp_scaling
+EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws invariance \
+  lossy_rules lossy_texts spectr_paths spechub_depths sequence_optimum layerwise_optimum
 
-.PHONY: help setup demo test test-slow fuzz bench experiments figures lint format docs paper clean clean-all
+.PHONY: help setup demo test test-slow bench experiments figures lint format docs paper clean clean-all
 
 help:  ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,10 +48,6 @@ $(READY_BENCH): $(READY_DEMO)
 	$(PIP) install --quiet -c constraints.txt -e ".[llm,experiments,modeling,bench]"
 	@touch $@
 
-$(READY_FUZZ): $(READY_DEV)
-	$(PIP) install --quiet -c constraints.txt -e ".[fuzz]"
-	@touch $@
-
 setup: $(READY_DEV)  ## create .venv with everything that demo, test and lint need
 
 demo: $(READY_DEMO)  ## measure every verifier against the optimum on a real model pair
@@ -67,12 +59,10 @@ test: $(READY_DEV)  ## run the test suite, tests on the real model included
 test-slow: $(READY_DEV)  ## run the tests that take long
 	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
 
-fuzz: $(READY_FUZZ)  ## look for inputs that break it, SECONDS=60 for each target
-	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
-
 bench: $(READY_BENCH)  ## time otmd compared with its peers, redraw docs/images/peers.svg (about ten minutes)
 	$(BIN)/python -m experiments peers $(ARGS)
-	@set -e; for name in $(BENCH); do $(BIN)/python -m experiments $$name; done
+	$(BIN)/python -m experiments optimal_plan
+	$(BIN)/python -m experiments decoding
 	$(BIN)/python -m paper_figures peers
 
 experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing where it was stopped
@@ -80,9 +70,7 @@ experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing whe
 	$(BIN)/python -m experiments law_choice
 	$(BIN)/python -m experiments resolution_grid --workers 1
 	@if [ -d runs/models ]; then $(BIN)/python -m experiments whole_trees ; \
-	  $(BIN)/python -m experiments draft_vocabularies --workers 1 ; \
-	  $(BIN)/python -m experiments adaptive_trees --workers 1 ; \
-	  else echo "whole_trees, draft_vocabularies and adaptive_trees need the GGUF files that docs/claims.md names" >&2; fi
+	  else echo "whole_trees needs the GGUF files that docs/claims.md names" >&2; fi
 	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
 	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
 	$(BIN)/python -m experiments plan_against_decoding --datasets runs/more-skip runs/more-ngram --repeats 1

@@ -24,7 +24,6 @@ FIGURES = {
     "tokens_per_step": (trees.tokens_per_step, "demo_trees"),
     "first_look": (acceptance.first_look, "gaps"),
     "choice": (acceptance.choice, "draft_laws"),
-    "draft_laws": (acceptance.draft_laws, "draft_laws"),
     "laws": (acceptance.laws, "real_positions"),
     "domain_rates": (acceptance.domain_rates, "real_positions"),
     "draft_quality": (acceptance.draft_quality, "draft_quality"),
@@ -34,8 +33,6 @@ FIGURES = {
     "spechub_depths": (trees.spechub_depths, "spechub_depths"),
     "sequence_optimum": (trees.sequence_optimum, "sequence_optimum"),
     "peers": (cost.peers, "peers"),
-    "lp_scaling": (cost.lp_scaling, "lp_scaling"),
-    "resolution_grid": (cost.resolution_grid, "resolution_grid"),
 }
 """Function of the results' path, and the name of the stored results, by the name of the figure."""
 

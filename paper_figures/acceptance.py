@@ -1,7 +1,6 @@
 """Figures of acceptance rates at one position."""
 
 from pathlib import Path
-from re import sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,51 +166,6 @@ def laws(results: Path) -> Figure:
         axes.set_xlabel("temperature")
         grid(axes)
         legend_below(axes, -0.2)
-    return figure
-
-
-CHOSEN = {
-    "certain": ("deterministic top n", "TargetOnly"),
-    "with, K-SEQ": ("with replacement, K-SEQ", "KSequential"),
-    "without, recursive": ("without, recursive rejection", "RecursiveRejection"),
-    "greedy": ("greedy", "GreedyCoupling"),
-    "stratified": ("stratified, preference rule", "Preference"),
-    "without, optimum": ("without, optimum", "Optimal"),
-}
-"""Choices that are measured at all positions: label, and the verifier whose look they have."""
-
-
-def draft_laws(results: Path) -> Figure:
-    """Rates by pair at the left, the lead of strata over greedy drafts by temperature at the right."""
-    table = read(results, ["choice", "value", "low", "value_over_greedy"]).filter(num_drafts=4)
-    figure = Figure(figsize=(TWO_COLUMNS, 2.8))
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.075, right=0.985, top=0.91, bottom=0.31, wspace=0.2)
-    headline(figure, "Stratified drafts overtake greedy ones as the sampling grows hotter")
-    for number, (name, (label, look)) in enumerate(CHOSEN.items()):
-        rows = table.filter(choice=name, temperature=1.0)
-        rows = pl.concat([rows.filter(draft=draft) for draft in PAIRS])
-        x = [i + 0.11 * (number - (len(CHOSEN) - 1) / 2) for i in range(len(PAIRS))]
-        # A pale mark needs an edge.
-        edge = {"markeredgecolor": INK, "markeredgewidth": 0.3, "ecolor": QUIET}
-        intervals(left, x, rows, MARKS[look], 100, label=label, ls="", **edge)
-    names = [sub(" (left|by)", r"\n\1", label) for label, _ in PAIRS.values()]
-    left.set_xticks(range(len(PAIRS)), names, fontsize=7)
-    left.set_ylabel("acceptance rate (%)")
-    left.set_title("4 drafts, T = 1", loc="left")
-    lead = table.filter(choice="stratified").sort("temperature")
-    ends = {name: pl.col(f"{name}_over_greedy") for name in ("value", "low", "high")}
-    for draft, (label, mark) in PAIRS.items():
-        rows = lead.filter(draft=draft).with_columns(**ends)
-        intervals(right, rows["temperature"], rows, mark, 100, label=label)
-    right.axhline(0.0, color=QUIET, lw=0.6)
-    right.set_xticks(lead["temperature"].unique().sort().to_list())
-    right.set_xlabel("temperature")
-    right.set_ylabel("stratified − greedy (pp)")
-    right.set_title("4 drafts, both by their closed-form rules", loc="left")
-    for axes in (left, right):
-        grid(axes)
-        legend_below(axes, -0.19)
     return figure
 
 

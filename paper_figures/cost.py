@@ -9,8 +9,8 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from otmd.study.style import FAINT, INK, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
-from paper_figures.common import COUNTS, LABEL_HEIGHT, grid, headline, read, spread, thread
+from otmd.study.style import FAINT, INK, QUIET, TWO_COLUMNS, Mark
+from paper_figures.common import LABEL_HEIGHT, headline, read, spread, thread
 
 FONT: dict[str, Any] = {"fontsize": 6.75}
 TIGHT: dict[str, Any] = {**FONT, "linespacing": 1.0}
@@ -173,118 +173,3 @@ def _label_stops(axes: Axes, lines: list[Line], last: float, above: bool) -> Non
             away = (9, LABEL_HEIGHT * (level + 0.8))
             how |= {"xytext": away, "ha": "left", "arrowprops": thread(line.mark.colour)}
         axes.annotate(line.label, line.end, color=line.mark.colour, **how, **TIGHT)
-
-
-FORM_NAMES = {
-    "full": "full coupling",
-    "compact": "compact",
-    "dual": "dual",
-    "max_flow": "maximum flow",
-}
-BACKENDS = {
-    "HiGHS simplex": ("simplex", Mark("#0072B2", "o")),
-    "HiGHS ipm": ("ipm", Mark("#D55E00", "s")),
-    "cvxpy Clarabel": ("Clarabel", Mark("#CC79A7", "D")),
-    "cvxpy HiGHS": ("cvxpy", Mark("#E69F00", "P")),
-    "scipy linprog": ("linprog", Mark("#56B4E9", "v")),
-    "networkx": ("networkx", Mark("#8a6d00", "^")),
-    "Dinic": ("Dinic", Mark("#009E73", "X")),
-}
-"""Name and look of the line of a backend."""
-
-LEAST = {"solve_seconds": 0.0, "peak_bytes": 0.3}
-"""Values below these are drawn at them: the system counts a process's memory in coarser steps."""
-
-
-def solver_lines(rows: pl.DataFrame, column: str) -> list[Line]:
-    """The lines of the solvers of one form.
-
-    Where a solver gave up, its line ends at the time limit, or at the memory of its last solve.
-    """
-    lines = []
-    for (backend,), part in rows.group_by("backend", maintain_order=True):
-        solved = part.filter(pl.col("status") == "optimal")
-        failed = part.filter(~pl.col("status").is_in(["optimal", "not certified"]))
-        if solved.is_empty():
-            continue
-        unit = 1e-3 if column == "solve_seconds" else 2.0**20
-        values = np.maximum(solved[column].to_numpy() / unit, LEAST[column])
-        sizes = solved["vocab_size"].to_numpy()
-        end = sizes[-1], values[-1]
-        if failed.height:
-            size, limit = failed.select("vocab_size", "time_limit").row(0)
-            end = size, limit / unit if column == "solve_seconds" else values[-1]
-        lines.append(Line(*BACKENDS[str(backend)], sizes, values, end, failed.height > 0))
-    return lines
-
-
-def lp_scaling(results: Path) -> Figure:
-    """Solve time above peak memory, both against V, with a column of panels for each form."""
-    table = read(results, ["status", "source", "merge", "solve_seconds", "peak_bytes"])
-    rows = table.filter(source="synthetic", num_drafts=2, merge=True).sort("vocab_size")
-    if rows.is_empty():
-        raise ValueError(f"results: {results} has no synthetic problem with 2 drafts")
-    forms = [name for name in FORM_NAMES if name in set(rows["form"])]
-    figure = Figure(figsize=(TWO_COLUMNS, 4.1))
-    panels = figure.subplots(2, len(forms), sharex=True, sharey="row", squeeze=False)
-    figure.subplots_adjust(
-        left=0.075, right=0.925, top=0.935, bottom=0.105, wspace=0.6, hspace=0.12
-    )
-    headline(figure, "Programs take seconds at a thousand tokens; Dinic's flow is quickest")
-    drawn = []
-    for column, form in enumerate(forms):
-        panels[0, column].set_title(FORM_NAMES[form], loc="left")
-        for axes, measured in zip(panels[:, column], LEAST, strict=True):
-            lines = solver_lines(rows.filter(form=form), measured)
-            _solver_axes(axes)
-            draw_lines(axes, lines)
-            drawn.append((axes, lines))
-    panels[0, 0].set_ylabel("solve time (ms)")
-    panels[1, 0].set_ylabel("peak memory (MB)")
-    figure.supxlabel("vocabulary V, with n = 2 drafts", fontsize=8)
-    figure.canvas.draw()
-    for axes, lines in drawn:
-        # Among lines that end at one height, the one that reached further stands higher.
-        style = {"annotation_clip": False, "arrowprops": {"shrinkB": 3}}
-        label_ends(axes, lines, lambda line: (line.end[1], -line.values[-1], line.end[0]), **style)
-    return figure
-
-
-def _solver_axes(axes: Axes) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    grid(axes)
-    ticks = (4, 10, 100, 1000)
-    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks], fontsize=6.75)
-    axes.set_xticks([], minor=True)
-
-
-def resolution_grid(results: Path) -> Figure:
-    """Median time of Global Resolution at the left, how often it converged at the right."""
-    columns = ["kept", "num_drafts", "seconds", "optimal_seconds", "converged"]
-    ratio = (pl.col("seconds") / pl.col("optimal_seconds")).median().alias("ratio")
-    groups = read(results, columns).group_by("num_drafts", "kept")
-    rows = groups.agg(ratio, converged=100 * pl.col("converged").mean()).sort("num_drafts", "kept")
-    figure = Figure(figsize=(ONE_COLUMN, 2.2))
-    panels = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.15, right=0.96, top=0.88, bottom=0.34, wspace=0.5)
-    headline(figure, "More tokens kept: slower, seldom converged")
-    kept = sorted(rows["kept"].unique())
-    for axes, column in zip(panels, ("ratio", "converged"), strict=True):
-        for n, mark in COUNTS.items():
-            part = rows.filter(num_drafts=n)
-            look: dict[str, Any] = {"color": mark.colour, "marker": mark.marker}
-            axes.plot(part["kept"], part[column], label=f"n = {n}", **look)
-        axes.set_xscale("log")
-        axes.set_xticks(kept, labels=[str(k) for k in kept])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("tokens kept, k")
-        grid(axes)
-    panels[0].set_yscale("log")
-    panels[1].set_ylim(0, 104)
-    panels[0].axhline(1.0, color=INK, lw=0.8, ls=(0, (4, 2)))
-    panels[0].set_title("time / Optimal's time", loc="left")
-    panels[1].set_title("converged (%)", loc="left")
-    legend: dict[str, Any] = {"ncols": 3, "loc": "lower center", "fontsize": 7}
-    figure.legend(*panels[0].get_legend_handles_labels(), columnspacing=1.0, **legend)
-    return figure

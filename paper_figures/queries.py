@@ -17,11 +17,8 @@ from paper_figures.acceptance import RIVALS, largest_optimum, misstated, read_qu
 from paper_figures.common import PAIR, PAIRS, means, read, read_positions, side_by_side
 
 ROUNDING = 1e-9
-ALL_BUT = 1.0
 MUCH = 5.0
-"""Points within which a rule all but attains an optimum, and that are much more."""
-LITTLE = 5.0
-"""Per cent of a rate that count as a slight loss."""
+"""Points that are much more."""
 # Half a 95% interval, in standard errors.
 ERRORS = 1.96
 LEVEL = 0.05
@@ -377,47 +374,12 @@ def preference_over_k_seq() -> Numbers:
     return {"so": so, "cells": significant(cells), "span": span(cells)}
 
 
-def order_gap() -> Numbers:
-    """Distance of the rule to the optimum of strata, in the two-class order and in the better of two."""
-    cells = read("law_orders").group_by("draft", "temperature", "num_drafts").agg(
-        simple=100 * (pl.col("optimum") - pl.col("own_order")).mean(),
-        better=100 * (pl.col("optimum") - pl.col("better_order")).mean(),
-    )  # fmt: skip
-    names = ("simple", "better")
-    parts = []
-    for (t,), rows in cells.sort("temperature").group_by("temperature", maintain_order=True):
-        gaps = [f"{rows[name].mean():.1f} (up to {rows[name].max():.1f})" for name in names]
-        parts.append(f"T = {t:g}: two-class order {gaps[0]}, the better of two {gaps[1]}")
-    without = span(differences("without, optimum", "stratified"))
-    most = {name: cells.select(pl.max(name)).item() for name in names}
-    so = np.mean([gap < ALL_BUT for gap in most.values()])
-    return {"so": so, "gaps": "; ".join(parts), "without": without, **most}
-
-
-def fitting() -> Numbers:
-    """Gain of fitted parameters, on the same pair and elsewhere."""
-    names = {
-        "stratified, fitted": "on the same pair and temperature",
-        "stratified, of other pairs": "on other pairs of the same target",
-        "stratified, of other temperatures": "at other temperatures",
-        "stratified, of all": "on all pooled",
-        "stratified, by entropy": "on all, by the draft's entropy",
-    }
-    gains = {name: by_pair(name) for name in names}
-    parts = "; ".join(f"fitted {words} {both(gains[name])}" for name, words in names.items())
-    first = significant(differences("stratified, fitted", "stratified"))
-    others, sure = gains["stratified, fitted"]
-    says = {"so": np.mean([others > 0, sure > 0]), "others": others, "sure": sure}
-    return {"pairs": len(PAIRS) - 1, "gains": parts, "first": first, **says}
-
-
 def ceiling() -> Numbers:
     """Lead of the bounds on laws that see q alone."""
     names = {
         "ceiling, π ∝ q": "π ∝ q",
         "ceiling, fitted": "π fitted on other prompts",
         "ceiling, fitted on itself": "on the same prompts",
-        "ceiling, dynamic n": "π ∝ q, n by the draft's entropy with the same mean",
     }
     parts = []
     temperatures = (0.6, 1.0, 1.5)
@@ -433,57 +395,33 @@ def ceiling() -> Numbers:
 # Couplings and lossy rules.
 
 
-@cache
-def couplings() -> pl.DataFrame:
-    """Rates of couplings; where a rate has bounds, their middle."""
-    names = ("gumbel_top", "recursive_without", "poisson", "gumbel_list")
-    middles = [((pl.col(f"{n}_low") + pl.col(f"{n}_high")) / 2).alias(n) for n in names]
-    return read("invariance").with_columns(middles)
+def over_floor() -> Numbers:
+    """Distance of the Poisson coupling to the floor of one draft: the least, and the mean at T = 1."""
+    rows = read("invariance").filter(num_drafts=1)
+    above = over_prompts(rows.filter(temperature=1.0), pl.col("poisson") - pl.col("floor"))
+    least = (rows["poisson"] - rows["floor"]).to_numpy().min()
+    numbers = {"count": rows.height, "least": 100 * least, "above": interval(above)}
+    return {"so": least >= -ROUNDING, **numbers}
+
+
+def price() -> Numbers:
+    """The cost of the output's independence of the draft."""
+    lost = pl.col("optimal") - pl.col("poisson")
+    cells = {
+        f"n = {n}, T = {t:g}": over_prompts(
+            read("invariance").filter(num_drafts=n, temperature=t), lost
+        )
+        for t in (0.6, 1.0)
+        for n in (1, 4)
+    }
+    words = "; ".join(f"{at}: {interval(cell)}" for at, cell in cells.items())
+    return {"so": all(cell["low"] > 0 for cell in cells.values()), "prices": words}
 
 
 def over_prompts(table: pl.DataFrame, value: pl.Expr) -> Numbers:
     """A mean over positions with its 95% interval over prompts."""
     about = table.with_columns(domain=pl.lit("all"), prompt_id=pl.col("prompt").cast(pl.String))
     return by_name(about, {"mean": value})["mean"]
-
-
-def over_floor(num_drafts: int, column: str, all_counts: bool) -> Numbers:
-    """Distance of the Gumbel list to a published floor: the least, and the mean of n drafts at T = 1."""
-    rows = couplings().filter(num_drafts=num_drafts)
-    table = couplings() if all_counts else rows
-    least = (table["gumbel_list_high"] - table[column]).to_numpy().min()
-    above = over_prompts(rows.filter(temperature=1.0), pl.col("gumbel_list") - pl.col(column))
-    numbers = {"count": table.height, "least": 100 * least, "above": interval(above)}
-    return {"so": least >= -ROUNDING, **numbers}
-
-
-def top_over_rejection() -> Numbers:
-    """The Gumbel top n, without verification, against recursive rejection."""
-    lead = pl.col("gumbel_top") - pl.col("recursive_without")
-    counts = (1, 2, 4)
-    temperatures = (0.6, 1.0)
-    cells = {
-        (n, t): over_prompts(couplings().filter(num_drafts=n, temperature=t), lead)
-        for n in counts
-        for t in temperatures
-    }
-    words = "; ".join(f"n = {n}, T = {t:g}: {interval(cell)}" for (n, t), cell in cells.items())
-    ahead = [n for n in counts if all(cells[n, t]["low"] > 0 for t in temperatures)]
-    behind = listed(n for n in counts if all(cells[n, t]["high"] < 0 for t in temperatures))
-    so = len(ahead) / len(counts)
-    return {"so": so, "leads": words, "ahead": listed(ahead), "behind": behind}
-
-
-def price() -> Numbers:
-    """The cost of the output's independence of the draft."""
-    lost = pl.col("optimal_without") - pl.col("gumbel_top")
-    cells = {
-        f"n = {n}, T = {t:g}": over_prompts(couplings().filter(num_drafts=n, temperature=t), lost)
-        for t in (0.6, 1.0)
-        for n in (1, 4)
-    }
-    words = "; ".join(f"{at}: {interval(cell)}" for at, cell in cells.items())
-    return {"so": all(cell["low"] > 0 for cell in cells.values()), "prices": words}
 
 
 def by_rule(table: pl.DataFrame, value: pl.Expr) -> dict[str, Numbers]:
@@ -548,29 +486,6 @@ def cactus_budget() -> Numbers:
     count = table.filter(pl.col("rule") == table["rule"][0]).height
     so = sum(within) / len(within)
     return {"so": so, "share": 100 * so, "divergences": "; ".join(words), "positions": count}
-
-
-# Drafts with fewer tokens.
-
-
-def fewer_tokens() -> Numbers:
-    """Part of the optimal rate that a draft loses by proposing its most frequent tokens alone."""
-    table = read("draft_vocabularies").filter(pair="reduced")
-    lost = 100 * pl.col("loss") / (pl.col("optimal") + pl.col("loss"))
-    cells = table.filter(pl.col("proposed") != "all").with_columns(lost=lost)
-    slight = cells.filter(pl.col("lost") <= LITTLE).height
-    words = []
-    for (size,), part in cells.group_by("proposed", maintain_order=True):
-        words.append(f"{int(size):,} tokens: {part['lost'].min():.1f} to {part['lost'].max():.1f}%")
-    kept = cells.filter(pl.col("proposed") == "16000")["lost"]
-    numbers = {"cells": cells.height, "within": slight, "little": LITTLE}
-    return {
-        "so": slight / cells.height,
-        "losses": "; ".join(words),
-        "third": f"{kept.min():.1f} to {kept.max():.1f}%",
-        "positions": table["positions"][0],
-        **numbers,
-    }
 
 
 # Tokens per call.

@@ -79,13 +79,6 @@ def test_public_names_have_examples() -> None:
     assert set(NAMES) >= RESULTS
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - RESULTS))
-def test_examples_come_last(name: str) -> None:
-    for at, text in docstrings(name, named(name)):
-        sections = re.findall(r"^ *(\w[\w ]*)\n *-{3,}$", text, re.M)
-        assert "Examples" not in sections[:-1], at
-
-
 @pytest.mark.parametrize(
     "thing",
     [

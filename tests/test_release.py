@@ -14,6 +14,7 @@ import pytest
 import otmd
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
 COMPILED = {".pyc", ".nbi", ".nbc"}
 FIRST_ANSWER = """
 import otmd, otmd.verifiers

@@ -1,4 +1,4 @@
-"""The study of draft laws: its rates are those of ``otmd``, its choices are made on the held-out half."""
+"""The study of draft laws: its rates are those of ``otmd``, and its fitted bounds are of held-out prompts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 
 import otmd
-from experiments.claims import draft_laws, law_ceiling, law_choice, law_orders
+from experiments.claims import draft_laws, law_choice
 from experiments.estimates import resampled
-from otmd.study.planning import ceiling
 
 
 def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -20,63 +19,51 @@ def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
     return list(zip(targets, drafts, strict=True))
 
 
+def two_classes(target: np.ndarray, slots) -> np.ndarray:
+    """First the tokens with p ≥ q_j, then the others, both from the tail."""
+    return np.lexsort((-slots.number, target < slots.token_probs))
+
+
 def test_rates_are_those_of_the_laws_and_rules() -> None:
     for target, draft in pairs(3):
-        table = {
-            (law, rule, n, tuple(sorted(given.items()))): rate
-            for law, rule, n, given, rate in draft_laws.rates(target, draft, True, 1.0)
-        }
+        table = {(choice, n): rate for choice, n, rate in draft_laws.rates(target, draft)}
         for n in draft_laws.COUNTS:
             greedy = otmd.optimal_acceptance(target, otmd.Greedy(draft, n)).rate
-            assert table["greedy", "greedy coupling", n, ()] == pytest.approx(float(greedy))
-            for falling in draft_laws.FALLING:
-                shares = falling ** np.arange(n)
-                law = otmd.Stratified(draft, n, 1.4, shares)
-                given = (("falling", falling), ("sharpness", 1.4), ("top", 0))
-                rate = otmd.acceptance_rate(otmd.Preference(draft_laws.own_order), target, law)
-                assert table["stratified", "preference", n, given] == pytest.approx(float(rate))
-            given = (("falling", 1.0), ("sharpness", 1.0), ("top", n - 1))
-            assert table["stratified", "preference", n, given] == pytest.approx(float(greedy))
-        for (law, rule, n, given), rate in table.items():
-            if law == "stratified" and rule.startswith("preference,"):
-                assert rate <= table["stratified", "optimum", n, given] + 1e-9
+            assert table["greedy", n] == pytest.approx(float(greedy))
+            strata = otmd.Stratified(draft, n)
+            rate = otmd.acceptance_rate(otmd.Preference(two_classes), target, strata)
+            assert table["stratified", n] == pytest.approx(float(rate))
+            best = otmd.optimal_acceptance(target, otmd.WithoutReplacement(draft, n)).rate
+            assert table["without, optimum", n] == pytest.approx(float(best))
 
 
-def test_orders_are_permutations_and_peeling_starts_with_the_liked() -> None:
-    for target, draft in pairs(3):
-        law = otmd.Stratified(draft, 4)
-        for order in (
-            draft_laws.ratio_order(target, law.slots),
-            draft_laws.peeled_order(target, law.slots),
-        ):
-            assert np.array_equal(np.sort(order), np.arange(target.size))
-        preferred = target >= law.inclusion_probs()
-        assert preferred[draft_laws.peeled_order(target, law.slots)[: preferred.sum()]].all()
+def test_a_fitted_bound_is_of_prompts_that_it_was_not_fitted_on() -> None:
+    """With halves that are alike both are the same; fitted on another half, it changes."""
+    ours, theirs = pairs(8)[:4], [(q, p) for p, q in pairs(8)[4:]]
+    half = np.array([0, 0, 1, 1])
+    alike = law_choice._bounds([ours[0], ours[1], ours[0], ours[1]], half)
+    assert alike["ceiling, fitted"] == pytest.approx(alike["ceiling, fitted on itself"])
+    mixed = law_choice._bounds([*ours[:2], *theirs[:2]], half)
+    again = law_choice._bounds([*ours[:2], *theirs[2:]], half)
+    of = np.s_[:, :2]
+    fitted, itself = "ceiling, fitted", "ceiling, fitted on itself"
+    assert np.array_equal(mixed[itself][of], again[itself][of])
+    assert not np.array_equal(mixed[fitted][of], again[fitted][of])
 
 
-def toy_rows() -> pl.DataFrame:
-    """Two choices of which the first is better on one half of the prompts, the second on the other."""
+def test_differences_are_of_the_same_positions() -> None:
     rows = []
     for prompt in range(4):
-        for sharpness, rate in ((1.0, 0.5 + 0.1 * (prompt % 2)), (2.0, 0.6 - 0.1 * (prompt % 2))):
-            about = {"domain": "code", "prompt_id": str(prompt), "draft": "skip:15"}
-            rows.append(
-                about
-                | {"temperature": 1.0, "position": 0, "entropy": 1.0, "top_draft": 0.5}
-                | {"law": "stratified", "rule": "preference", "num_drafts": 2, "rate": rate}
-                | {"sharpness": sharpness, "falling": 1.0, "top": 0.0}
-            )
-    return pl.DataFrame(rows)
-
-
-def test_parameters_are_fitted_on_the_held_out_half() -> None:
-    of = law_choice.measured(toy_rows(), 2)
-    variants = law_choice.family(of, "stratified", "preference", "sharpness")
-    assert len(variants) == 2
-    chosen = law_choice.fitted(of, variants, law_choice.same)
-    # What is best on one half is the worse of the two on the other.
-    assert chosen.rates == pytest.approx(np.full(4, 0.5))
-    assert "β 1," in chosen.parameters["skip:15", 1.0]
+        about = {"domain": "code", "prompt_id": str(prompt), "draft": "a", "temperature": 1.0}
+        about |= {"position": 0, "num_drafts": 2}
+        for at, choice in enumerate(law_choice.BASES.values()):
+            rows.append(about | {"choice": choice, "rate": 0.1 * prompt + 0.01 * at})
+    summary = {row["choice"]: row for row in law_choice.summary(pl.DataFrame(rows))}
+    assert summary["stratified"]["value"] == pytest.approx(0.16)
+    assert summary["stratified"]["value_over_greedy"] == pytest.approx(0.01)
+    assert summary["stratified"]["error_over_greedy"] == pytest.approx(0.0)
+    assert summary["stratified"]["error"] > 0.01
+    assert summary["stratified"]["positions"] == 4
 
 
 def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
@@ -91,36 +78,26 @@ def test_intervals_hold_the_mean_and_vanish_for_a_constant() -> None:
     assert error > 0
 
 
-def test_a_dynamic_budget_keeps_the_mean_and_raises_the_bound():
-    pairs_of = pairs(40, 30)
-    plain = np.array([ceiling.proportional(p, q, range(1, 17)) for p, q in pairs_of])
-    entropy = np.array([-(q * np.log(q)).sum() for _, q in pairs_of])
-    budget = law_ceiling.budgets(entropy, plain, 3)[law_ceiling.levels(entropy)]
-    assert budget.mean() == pytest.approx(3, abs=0.3)
-    assert plain[np.arange(40), budget - 1].mean() > plain[:, 2].mean()
-
-
-def test_the_better_order_is_the_better_at_each_position():
-    for target, draft in pairs(4):
-        row = law_orders.position_rates(target, draft, 3)
-        rule, law = otmd.Preference(draft_laws.own_order), otmd.Stratified(draft, 3)
-        assert row["own_order"] == pytest.approx(float(otmd.acceptance_rate(rule, target, law)))
-        assert row["own_order"] <= row["default"] <= row["optimum"] + 1e-9
-        assert row["better_order"] == max(row["own_order"], row["ratio_order"])
-        assert row["better_order"] <= row["optimum"] + 1e-9
-
-
-def test_shares_are_chosen_on_other_prompts() -> None:
-    """The share that is best on one half is not the best on the other, which shows in the gain."""
-    names = [f"shares_{falling:g}" for falling in law_orders.FALLING]
-    rates = {"a": dict.fromkeys(names, 0.5) | {"shares_0.4": 0.9}}
-    rates["b"] = dict.fromkeys(names, 0.5) | {"shares_1.6": 0.7}
-    table = pl.DataFrame(
-        [{"prompt_id": id, "num_drafts": 2, "top_draft": 0.5, **rates[id]} for id in ("a", "b")]
-    )
-    ((_, single, binned, best),) = law_orders.shares_by_position(table).rows()
-    assert (single, binned) == (0.0, 0.0)
-    assert best == pytest.approx((0.4 + 0.2) / 2)
-    both = table.with_columns(pl.lit(0.9).alias("shares_0.4"))
-    ((_, single, _, best),) = law_orders.shares_by_position(both).rows()
-    assert single == best == pytest.approx(0.4)
+def test_the_summary_of_stored_rates_keeps_what_it_has_of_other_drafts(tmp_path, monkeypatch):
+    """With logits made here; a ceiling is above each rate of a law that is a function of q."""
+    logits = {str(i): [np.log(probs)[None] for probs in pair] for i, pair in enumerate(pairs(4))}
+    monkeypatch.setattr(law_choice, "_logits", lambda _: logits)
+    rows = [
+        {"domain": "code", "prompt_id": prompt, "draft": "a", "temperature": 1.0, "position": 0}
+        | {"choice": choice, "num_drafts": n, "rate": rate}
+        for prompt, (target, draft) in logits.items()
+        for choice, n, rate in draft_laws.rates(np.exp(target[0]), np.exp(draft[0]))
+    ]
+    stored, output = tmp_path / "rows.parquet", tmp_path / "laws.parquet"
+    pl.DataFrame(rows).write_parquet(stored)
+    arguments = ["--rows", str(stored), "--output", str(output)]
+    table = law_choice.main(arguments)
+    pl.DataFrame(rows).with_columns(draft=pl.lit("b")).write_parquet(stored)
+    law_choice.main(arguments)
+    both = pl.read_parquet(output)
+    assert both.filter(draft="a").equals(table)
+    assert both.height == 2 * table.height
+    four = table.filter(num_drafts=4)
+    by_choice = dict(four.select("choice", "value").iter_rows())
+    assert len(by_choice) == four.height == 11
+    assert by_choice["stratified"] <= by_choice["ceiling, π ∝ q"] + 1e-9

@@ -26,7 +26,20 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-@pytest.mark.parametrize("name", [*FIGURES, "gaps", "theory_cut", "theory_layers"])
+QUICK = ("choice", "theory_cut")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *QUICK,
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in [*FIGURES, "gaps", *THEORY]
+            if name not in QUICK
+        ),
+    ],
+)
 def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
     figure, options = tmp_path / "figure.png", []
     command = f"python -m paper_figures {name}"

@@ -23,6 +23,7 @@ def test_the_best_layerwise_rule_of_a_path_and_of_a_layer() -> None:
         assert value == pytest.approx(1.0 + float(rate), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_table(tmp_path, capsys, monkeypatch) -> None:
     trees = {"strata 2×1": layerwise_optimum.TREES["strata 2×1"]}
     monkeypatch.setattr(layerwise_optimum, "TREES", trees)

@@ -29,7 +29,7 @@ def every_way():
 
 
 def test_no_rule_is_above_the_front():
-    for p, q in pairs(30):
+    for p, q in pairs(10):
         for way in every_way():
             output, rate = way.output(p, q)
             law = way.law(q)
@@ -101,6 +101,7 @@ def test_rows_of_a_position():
     assert np.abs(sampled["strata_least_kl"] - sampled["least_kl"]).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_thresholds_on_certain_drafts_accept_all_that_their_divergence_allows():
     """Yet they may spend more than that rate needs: where p of the drafts is above a threshold."""
     wasted = 0.0
@@ -123,6 +124,7 @@ class Same:
         return [self.said] * len(prefixes)
 
 
+@pytest.mark.slow
 def test_numbers_of_texts_add_up():
     """With the same laws at each position, they are those of one position, times the length."""
     p, q = next(pairs(1))
@@ -153,6 +155,7 @@ def tiny_pair(monkeypatch):
     return SimpleNamespace(target=target, draft=pair.draft, prompts=prompts)
 
 
+@pytest.mark.slow
 def test_texts_are_drawn_from_what_the_models_say_after_them(tiny_pair):
     """Branches of one tree against plain calls on the text as far as it was written."""
     ways, step = every_way(), otmd.Processing()
@@ -172,6 +175,7 @@ def test_texts_are_drawn_from_what_the_models_say_after_them(tiny_pair):
         assert len(text.tokens) == 6 or ended
 
 
+@pytest.mark.slow
 def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     spec = tmp_path / "spec.toml"
     spec.write_text('[[tasks]]\nprompt = [0, 1]\ndraft = "x"\ntemperature = 1.0\nlength = 5\n')

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import otmd
-from experiments.performance import couplings, optimal_plan
+from experiments.performance import optimal_plan
 from experiments.performance.global_resolution import _multisets, exact_rates, resolve
 
 
@@ -79,13 +79,3 @@ def test_rates_of_weights_are_those_of_all_tuples(reject: float) -> None:
         prob = np.append(inside, never)[list(tokens)].prod()
         rates += prob * weights / max(weights.sum() + reject, 1e-300)
     assert exact_rates(log_weights, inside, never, 3, reject) == pytest.approx(rates, abs=1e-12)
-
-
-def test_the_couplings_on_a_small_vocabulary(capsys: pytest.CaptureFixture[str]) -> None:
-    couplings.main(["--vocab-size", "300", "--rounds", "1"])
-    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if "noise" in line]
-    assert len(rows) == 2 * len(couplings.RULES) * len(couplings.NUM_DRAFTS)
-    for row in rows:
-        assert float(row[4]) > 0.0
-        assert 0.0 < float(row[6]) < 1.0
-        assert float(row[7].rstrip(" |")) <= 1e-6

@@ -63,6 +63,7 @@ def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     assert rates.filter(name="Global Resolution")["difference"].abs().max() > 1e-3
 
 
+@pytest.mark.slow
 def test_giving_up_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     # Half a second may be too short for this solver on a busy machine: here nobody gives up for time.
     flow = [
@@ -77,6 +78,7 @@ def test_giving_up_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table["note"].to_list() == ["", "", "", "not tried"]
 
 
+@pytest.mark.slow
 def test_a_slow_call_is_stopped_and_not_tried_at_larger_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

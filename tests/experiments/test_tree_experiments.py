@@ -46,7 +46,11 @@ def small(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("module", RUNS, ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "module",
+    [spectr_paths, *(pytest.param(m, marks=pytest.mark.slow) for m in RUNS if m != spectr_paths)],
+    ids=lambda module: module.__name__.rpartition(".")[2],
+)
 def test_each_experiment_runs_continues_and_is_drawn(module, common, tmp_path, capsys):
     name = module.__name__.rpartition(".")[2]
     output = tmp_path / f"{name}.parquet"
@@ -130,6 +134,7 @@ def test_a_text_is_the_targets_with_the_logits_of_both_models(common):
     assert [int(probs.argmax()) for probs in texts[0].probs()[0]] == texts[0].tokens
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_solved_counts_for_no_rule(monkeypatch):
     rng = np.random.default_rng(3)
 

@@ -67,7 +67,10 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("rule", TREES)
+@pytest.mark.parametrize(
+    "rule",
+    [*list(TREES)[:-1], pytest.param("optimal, without", marks=pytest.mark.slow)],
+)
 def test_binary_trees_along_texts_are_block_efficiency(rule):
     (verifier, law), (target, draft) = TREES[rule], small_pair()
     rng = np.random.default_rng(0)
@@ -94,7 +97,9 @@ def test_a_probability_that_forgets_the_emitted_token_is_caught():
 
 
 @pytest.mark.parametrize(
-    "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), OPTIMAL], ids=repr
+    "verifier",
+    [otmd.KSequential(), pytest.param(OPTIMAL, marks=pytest.mark.slow)],
+    ids=repr,
 )
 def test_paths_along_texts_are_block_efficiency(verifier):
     target, draft = small_pair()

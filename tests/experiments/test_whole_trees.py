@@ -43,6 +43,7 @@ def tiny_pair(monkeypatch):
     return pair
 
 
+@pytest.mark.slow
 def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
     """Verifying and drafting ask nothing of a model that was not read in a call for many."""
     target, draft = tiny_pair
@@ -73,7 +74,10 @@ def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
     assert len(calls) <= 1 + whole_trees.DEPTH + 2
 
 
-def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
+@pytest.mark.slow
+def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(whole_trees, "SHAPES", whole_trees.SHAPES[1:])
+    monkeypatch.setattr(whole_trees, "NODE_LAWS", {"strata": whole_trees.NODE_LAWS["strata"]})
     spec = tmp_path / "spec.toml"
     spec.write_text('[[tasks]]\nprompt = [0, 1, 2, 3]\ndraft = "skip:1,3"\n')
     given = {"spec": spec, "parts": tmp_path / "parts", "output": tmp_path / "o.parquet"}

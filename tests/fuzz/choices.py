@@ -1,9 +1,10 @@
-"""What a fuzzer's bytes decide: numbers, texts, arrays of any dtype, values of any type."""
+"""Random choices of hostile inputs: numbers, texts, arrays of any dtype, values of any type."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,25 +18,18 @@ DTYPES = (
 
 
 class Choices:
-    """Reads choices from bytes, and zeros once they are used up."""
+    """Choices of a generator, which Hypothesis makes smaller where an input fails."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._place = 0
+    def __init__(self, random: Random) -> None:
+        self._random = random
 
-    def take(self, count: int) -> bytes:
-        """So many bytes."""
-        found = self._data[self._place : self._place + count]
-        self._place += count
-        return found.ljust(count, b"\0")
-
-    def rest(self) -> bytes:
-        """All bytes that are left."""
-        return self.take(max(0, len(self._data) - self._place))
+    def bytes(self, most: int) -> bytes:
+        """At most so many bytes."""
+        return self._random.randbytes(self.below(most + 1))
 
     def below(self, count: int) -> int:
-        """A whole number in [0, count), count at most 2^16."""
-        return int.from_bytes(self.take(1 if count <= 256 else 2), "little") % count
+        """A whole number in [0, count)."""
+        return self._random.randrange(count)
 
     def pick(self, options: Sequence[Option]) -> Option:
         return options[self.below(len(options))]
@@ -44,18 +38,24 @@ class Choices:
         """True in seven of eight cases."""
         return bool(self.below(8))
 
+    def rarely(self) -> bool:
+        """True in one of sixteen cases."""
+        return self.below(16) == 7
+
     def number(self) -> float:
         """Any float: a hostile one, one of few digits, or eight raw bytes."""
         kind = self.below(4)
         if kind == 0:
             return self.pick(NUMBERS)
-        return self.below(256) / 64 if kind < 3 else struct.unpack("<d", self.take(8))[0]
+        return (
+            self.below(256) / 64 if kind < 3 else struct.unpack("<d", self._random.randbytes(8))[0]
+        )
 
     def whole(self) -> int:
         return self.below(6) if self.often() else self.pick(WHOLE)
 
     def text(self, longest: int = 8) -> str:
-        return self.take(self.below(longest + 1)).decode("utf-8", "replace")
+        return self.bytes(longest).decode("utf-8", "replace")
 
     def value(self, depth: int = 2) -> Any:
         """Anything that a caller may hand over in place of what is wanted."""
@@ -70,7 +70,7 @@ class Choices:
             "none": lambda: None,
             "true": lambda: True,
             "numpy": self._numpy_number,
-            "bytes": lambda: self.take(3),
+            "bytes": lambda: self.bytes(3),
             "dict": lambda: {self.text(): self.value(0)},
         }[kind]()
 
@@ -85,7 +85,7 @@ class Choices:
         dtype = np.dtype(self.pick(DTYPES))
         shape = tuple(self.below(5) for _ in range(self.below(4)))
         count = int(np.prod(shape))
-        array = np.frombuffer(self.take(count * dtype.itemsize), dtype).reshape(shape)
+        array = np.frombuffer(self._random.randbytes(count * dtype.itemsize), dtype).reshape(shape)
         layout = self.below(4)
         if layout == 1:
             return np.asfortranarray(array)

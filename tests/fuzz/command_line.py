@@ -29,8 +29,7 @@ VALUES = (
 CODES = (0, 1, 2, 3, 4)
 
 
-def one_input(data: bytes) -> None:
-    choices = Choices(data)
+def one_input(choices: Choices) -> None:
     arguments = _arguments(choices)
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -69,7 +68,9 @@ def _folder(choices: Choices) -> Path:
     numbers = files.json_value(choices)
     pair = f'{{"target_probs": [0.5, 0.5], "draft_probs": {numbers}}}'
     (folder / "a.json").write_text(choices.pick((pair, numbers, "[0.5, 0.5]")))
-    (folder / "a.npy").write_bytes(files.damaged(files._npy(choices, 2), choices))
+    (folder / "a.npy").write_bytes(
+        files.damaged(files.npy(choices, files.honest("probs", 2)), choices)
+    )
     (folder / "a.npz").write_bytes(
         files.damaged(files.npz(choices, dump_names(choices), 2), choices)
     )

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save
 
 from fuzz import files
 from fuzz.choices import Choices
@@ -19,10 +25,9 @@ ALLOWED = (ValueError, DatasetError)
 COLUMNS = ("prompt_id", "domain", "position", "token", "shard", "row")
 
 
-def one_input(data: bytes) -> None:
-    choices = Choices(data)
+def one_input(choices: Choices) -> None:
     try:
-        choices.pick((_npz, _safetensors, _folder, _ngram, _prompts, _settings))(choices)
+        choices.pick((_dump, _dump, _folder, _ngram, _prompts, _settings))(choices)
     except ALLOWED as error:
         files.check_one_line(error)
 
@@ -31,13 +36,13 @@ def _names(choices: Choices) -> tuple[str, ...]:
     kind = choices.pick(("logits", "probs"))
     names = [f"target_{kind}", f"draft_{kind}"]
     more = ("prompt_id", "domain", "position", "metadata", "draft_paths")
-    names += [name for name in more if choices.below(2)]
+    names += [name for name in more if choices.rarely()]
     return tuple(names if choices.often() else names[1:])
 
 
 def _written(name: str, content: bytes, choices: Choices) -> Path:
     path = files.folder() / name
-    path.write_bytes(files.damaged(content if choices.often() else choices.rest(), choices))
+    path.write_bytes(files.damaged(content if choices.often() else choices.bytes(300), choices))
     return path
 
 
@@ -48,14 +53,10 @@ def _read(path: Path, verify: bool = True) -> None:
     most_likely_trees(dataset, [Text("a", "b", [*rows], [0] * len(rows))], 3)
 
 
-def _npz(choices: Choices) -> None:
-    content = files.npz(choices, _names(choices), 1 + choices.below(3))
-    _read(_written("dump.npz", content, choices))
-
-
-def _safetensors(choices: Choices) -> None:
-    content = files.safetensors(choices, _names(choices), 1 + choices.below(3))
-    _read(_written("dump.safetensors", content, choices))
+def _dump(choices: Choices) -> None:
+    kind = choices.pick(("npz", "safetensors"))
+    content = getattr(files, kind)(choices, _names(choices), 1 + choices.below(3))
+    _read(_written(f"dump.{kind}", content, choices))
 
 
 def _folder(choices: Choices) -> None:
@@ -64,42 +65,29 @@ def _folder(choices: Choices) -> None:
     folder.mkdir()
     rows = [{"prompt_id": "a", "domain": "b", "position": 1, "token": 2}]
     about = json.dumps({"rows": rows, "texts": [{}]}) if choices.often() else choices.text()
-    header = {"__metadata__": {"otmd": about}} if choices.often() else {}
-    for number, name in enumerate(("target_logits", "draft_logits")):
-        span = [8 * number, 8 * number + 8]
-        header[name] = {"dtype": "F32", "shape": [1, 2], "data_offsets": span}
-    text = json.dumps(header).encode()
-    shard = files.damaged(len(text).to_bytes(8, "little") + text + bytes(16), choices)
+    logits = {name: np.zeros((1, 2), np.float32) for name in ("target_logits", "draft_logits")}
+    shard = files.damaged(save(logits, {"otmd": about} if choices.often() else None), choices)
     digest = hashlib.sha256(shard).hexdigest()
-    name = f"000000-{digest[:16]}.safetensors"
-    (folder / name).write_bytes(shard)
-    entry = {"name": name, "bytes": len(shard), "sha256": digest}
-    (folder / "manifest.parquet").write_bytes(_manifest(choices, entry))
-    verify = bool(choices.below(2))
-    _read(folder, verify)
-    read_shard(folder / name)
-
-
-def _manifest(choices: Choices, entry: dict) -> bytes:
-    import io
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    entry = {"name": f"000000-{digest[:16]}.safetensors", "bytes": len(shard), "sha256": digest}
+    (folder / entry["name"]).write_bytes(shard)
     if not choices.often():
-        entry[choices.pick(("name", "bytes", "sha256"))] = choices.pick((3, "a", None, [], "../x"))
+        entry[choices.pick([*entry])] = choices.pick((3, "a", None, [], "../x"))
     shards = json.dumps([entry]) if choices.often() else files.json_value(choices)
     metadata = "{}" if choices.often() else files.json_value(choices)
-    about = f'{{"shards": {shards}, "metadata": {metadata}}}'
-    if not choices.often():
-        return files.parquet(choices, COLUMNS, files.json_value(choices))
+    text = f'{{"shards": {shards}, "metadata": {metadata}}}'
     columns = {name: ["a"] for name in COLUMNS[:2]} | {name: [0] for name in COLUMNS[2:]}
     columns["shard"] = [entry["name"] if choices.often() else choices.text()]
     columns["row"] = [0 if choices.often() else choices.pick((-1, 5, None, 2**62))]
-    table = pa.table({key: pa.array(own) for key, own in columns.items() if choices.often()})
+    table = pa.table({key: pa.array(cells) for key, cells in columns.items() if choices.often()})
     sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"otmd": about}), sink)
-    return files.damaged(sink.getvalue(), choices)
+    pq.write_table(table.replace_schema_metadata({"otmd": text}), sink)
+    content = files.damaged(sink.getvalue(), choices)
+    if not choices.often():
+        content = files.parquet(choices, COLUMNS, files.json_value(choices))
+    (folder / "manifest.parquet").write_bytes(content)
+    _read(folder, bool(choices.below(2)))
+    for path in folder.glob("*.safetensors"):
+        read_shard(path)
 
 
 def _ngram(choices: Choices) -> None:

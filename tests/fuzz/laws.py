@@ -15,8 +15,7 @@ METHODS = (
 )  # fmt: skip
 
 
-def one_input(data: bytes) -> None:
-    choices = Choices(data)
+def one_input(choices: Choices) -> None:
     try:
         drafts = any_law(choices)
         repr(drafts)

@@ -13,8 +13,7 @@ from otmd.registry import VERIFIERS
 RULES = [entry.load() for entry in VERIFIERS.values() if not entry.coupling]
 
 
-def one_input(data: bytes) -> None:
-    choices = Choices(data)
+def one_input(choices: Choices) -> None:
     try:
         choices.pick((_validate, _process, _optimum, _rate, _decide, _curve))(choices)
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from fuzz import files
@@ -12,17 +14,15 @@ from otmd.audit.samples import MAKERS
 from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
-USUAL = ("target_probs", "target_logits", "draft_probs", "draft_tokens", "output_token", "depth")
+USUAL = ("target_probs", "draft_probs", "draft_tokens", "output_token")
 SUFFIXES = ("jsonl", "parquet", "safetensors")
 
 
-def one_input(data: bytes) -> None:
-    choices = Choices(data)
+def one_input(choices: Choices) -> None:
     kind = choices.pick(SUFFIXES)
-    make = {"jsonl": _lines, "parquet": _parquet, "safetensors": _safetensors}[kind]
     law, seed = choices.pick(list(MAKERS)), choices.below(3)
-    processing = Processing(top_k=2) if choices.below(4) == 1 else None
-    content = make(choices) if choices.often() else choices.rest()
+    processing = Processing(top_k=2) if choices.rarely() else None
+    content = _content(kind, choices) if choices.often() else choices.bytes(300)
     path = files.folder() / f"run.{kind}"
     path.write_bytes(files.damaged(content, choices))
     try:
@@ -35,28 +35,27 @@ def one_input(data: bytes) -> None:
         files.check_one_line(error)
 
 
+def _content(kind: str, choices: Choices) -> bytes:
+    if kind == "jsonl":
+        return _lines(choices)
+    if kind == "parquet":
+        return files.parquet(choices, _names(choices))
+    return files.safetensors(choices, _names(choices), 1 + choices.below(3))
+
+
 def _names(choices: Choices) -> tuple[str, ...]:
-    usual = [name for name in USUAL if choices.below(3)]
-    more = [choices.pick(FIELDS)] if choices.below(3) == 0 else []
-    return tuple(dict.fromkeys(usual + more)) if choices.often() else (choices.text(), *usual)
+    usual = [name for name in USUAL if not choices.rarely()]
+    more = [choices.pick((*FIELDS, choices.text()))] if choices.below(4) == 1 else []
+    return tuple(dict.fromkeys(usual + more))
 
 
 def _lines(choices: Choices) -> bytes:
     lines = []
+    names = _names(choices)
     for _ in range(1 + choices.below(4)):
         pairs = []
-        for name in _names(choices):
-            usual = {"d": "[0,1]", "o": "1", "t": "[0.5,0.25,0.25]"}.get(name[:1], "0")
-            usual = "[0.25,0.5,0.25]" if name == "draft_probs" else usual
-            value = usual if choices.often() else files.json_value(choices)
-            pairs.append(f'"{name}":{value}')
-        lines.append("{" + ",".join(pairs) + "}")
+        for name in _names(choices) if choices.rarely() else names:
+            honest = json.dumps(files.honest(name, 1)[0].tolist())
+            pairs.append((name, files.json_value(choices) if choices.rarely() else honest))
+        lines.append("{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in pairs) + "}")
     return "\n".join([*lines, ""]).encode()
-
-
-def _parquet(choices: Choices) -> bytes:
-    return files.parquet(choices, _names(choices))
-
-
-def _safetensors(choices: Choices) -> bytes:
-    return files.safetensors(choices, _names(choices), 1 + choices.below(3))

@@ -1,37 +1,36 @@
-"""The targets of the fuzzer on random bytes, and on inputs that found a fault once."""
+"""Public functions and the command line raise only the errors that are meant, whatever they are given."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz import command_line, datasets, laws, probabilities, records
+from fuzz.choices import Choices
 
 TARGETS = (probabilities, laws, records, datasets, command_line)
-inputs = st.integers(0, 2**32).flatmap(
-    lambda seed: st.integers(0, 500).map(lambda size: random_bytes(seed, size))
+
+
+@pytest.mark.parametrize(
+    "count", [200, pytest.param(600, marks=pytest.mark.slow)], ids=["few", "many"]
 )
-
-
-def random_bytes(seed: int, size: int) -> bytes:
-    import random
-
-    return random.Random(seed).randbytes(size)
-
-
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
-@given(data=st.one_of(st.binary(max_size=300), inputs))
-@settings(max_examples=400)
-def test_only_the_errors_that_are_meant(target, data: bytes) -> None:
-    target.one_input(data)
+def test_only_the_errors_that_are_meant(target, count) -> None:
+    @given(st.randoms(use_true_random=False))
+    @settings(max_examples=count)
+    def run(random: Random) -> None:
+        target.one_input(Choices(random))
+
+    run()
 
 
 def try_many(target) -> None:
-    for seed in range(200):
-        target.one_input(random_bytes(seed, 200))
+    for seed in range(100):
+        target.one_input(Choices(Random(seed)))
 
 
 def planted(fault: Exception) -> Callable[..., None]:
@@ -60,11 +59,11 @@ def test_a_planted_fault_is_caught(target, place, monkeypatch) -> None:
 def test_an_error_of_two_lines_is_caught(monkeypatch) -> None:
     monkeypatch.setattr(records, "recorded_run", planted(ValueError("one\ntwo")))
     with pytest.raises(AssertionError):
-        records.one_input(b"")
+        records.one_input(Choices(Random(0)))
 
 
 def test_an_error_that_nobody_foresaw_is_caught_on_the_command_line(monkeypatch) -> None:
     monkeypatch.setattr("otmd.cli.solve.read_problem", planted(KeyError("planted")))
     monkeypatch.setattr(command_line, "_arguments", lambda _: ["solve", "1"])
     with pytest.raises(AssertionError, match="debug"):
-        command_line.one_input(b"")
+        command_line.one_input(Choices(Random(0)))
