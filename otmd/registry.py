@@ -47,14 +47,11 @@ class LawEntry(Entry):
     ----------
     audited : bool
         Whether a recorded run may declare it by name: a row records one q, and no further parameter.
-    confused : bool
-        Whether drawing drafts by this law in place of another is a likely mistake.
     tensor_form : str
         The closed forms on tensors that hold for it: ``"single"``, ``"greedy"`` or none.
     """
 
     audited: bool = True
-    confused: bool = True
     tensor_form: str = ""
 
 
@@ -107,14 +104,14 @@ LAWS = {entry.name: entry for entry in (
     LawEntry("WithoutReplacement", "drawn without replacement, or duplicates redrawn"),
     LawEntry("Stratified", "one draw from each stratum, the head first (stratified)"),
     LawEntry("Greedy", "the most likely tokens and one draw from the rest (greedy)", tensor_form="greedy"),
-    LawEntry("Hub", "pairs with the most likely token (SpecHub)", confused=False, tensor_form="greedy"),
-    LawEntry("CertainTop", "the most likely tokens, all deterministic", confused=False),
+    LawEntry("Hub", "pairs with the most likely token (SpecHub)", tensor_form="greedy"),
+    LawEntry("CertainTop", "the most likely tokens, all deterministic"),
     LawEntry("ConditionalPoisson", "sets drawn ∝ the product of their masses (conditional Poisson)",
              measured=False),
     LawEntry("TopThen", "the most likely tokens, then draws of another law",
-             measured=False, compared=False, audited=False, confused=False),
+             measured=False, compared=False, audited=False),
     LawEntry("Independent", "drawn independently, each from a distribution of its own",
-             measured=False, compared=False, audited=False, confused=False),
+             measured=False, compared=False, audited=False),
 )}  # fmt: skip
 """The laws by their names on the command line, in the order in which they are shown."""
 

@@ -1,15 +1,65 @@
-"""Faulty verifiers that look right, for audits to find: the rows of the table in docs/howto/audit.md."""
+"""Faulty verifiers that look right, for audits to find."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
-from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 from otmd.laws import DraftLaw, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, probs_from_logits
+
+
+class RejectionFault(StrEnum):
+    """A fault of recursive rejection that comes from one wrong line."""
+
+    RESIDUAL_FROM_TARGET = "after all rejections the token is drawn from p"
+    NOT_NORMALISED = "the residual is not renormalised"
+    DUPLICATES_SKIPPED = "a draft that repeats a rejected one is skipped"
+    COARSE_COIN = "a draft is accepted if u ≤ p/q, with u in float16"
+
+
+@dataclass(frozen=True, eq=False)
+class RejectionSteps:
+    """Recursive rejection step by step as engines write it, with a fault or without.
+
+    Draft j is tested against its distribution given the drafts before it. So without a fault the verifier is
+    lossless for every ``law`` that draws one draft after another. A coarse coin has ``coin_values`` values,
+    by default the spacing of float16 between 1/2 and 1.
+    """
+
+    target_probs: FloatArray
+    law: DraftLaw
+    fault: RejectionFault | None = None
+    coin_values: int = 2048
+
+    def __call__(self, draft_tokens: IntArray) -> FloatArray:
+        """Distribution of the output token (V,) given the drafts (n,)."""
+        p = self.target_probs
+        output = np.zeros(p.size)
+        rejected = 1.0
+        for j, token in enumerate(draft_tokens):
+            if self.fault is RejectionFault.DUPLICATES_SKIPPED and token in draft_tokens[:j]:
+                continue
+            q = self.law.position_next_draft_probs(draft_tokens[:j])
+            acceptance = min(p[token], q[token]) / (q[token] or 1.0)
+            if self.fault is RejectionFault.COARSE_COIN:
+                coins = np.floor(acceptance * self.coin_values) + 1.0
+                acceptance = min(1.0, coins / self.coin_values)
+            output[token] += rejected * acceptance
+            rejected *= 1.0 - acceptance
+            residual = np.maximum(p - q, 0.0)
+            if self.fault is not RejectionFault.NOT_NORMALISED:
+                residual = residual / residual.sum() if residual.sum() > 0 else p
+            p = residual
+        if self.fault is RejectionFault.RESIDUAL_FROM_TARGET:
+            p = self.target_probs
+        # Mass that is missing from 1 goes to the last token, as in a search of running sums.
+        output += rejected * p
+        output[-1] += rejected * (1.0 - p.sum())
+        return output
 
 
 @dataclass(frozen=True, eq=False)

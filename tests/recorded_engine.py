@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from faulty_verifiers import RejectionSteps
 
-from otmd.audit.output_mistakes import RejectionSteps
 from otmd.laws import ProposalLaw, WithReplacement
 from otmd.probabilities import Processing
 from otmd.verifiers import Verifier

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from faulty_verifiers import RejectionFault, RejectionSteps
 from scipy.stats import binom
 
 import otmd
 import otmd.testing
-from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 from otmd.testing import (
     assert_lossless,
     assert_rate,

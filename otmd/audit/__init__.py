@@ -7,8 +7,7 @@ Modules, each of which uses only those above it:
 - ``by_samples``, ``by_enumeration``: audits of a verifier;
 - ``shards``, ``records``, ``boundary_cases``, ``claims``, ``metrics``: a recorded run;
 - ``observer``, ``numbers``, ``recorder``, ``tally``: its rows as numbers, written by an engine and counted;
-- ``mistakes``, ``draft_mistakes``, ``draft_samples``: mistakes, and the audit of drafts;
-- ``positions``, ``output_mistakes``, ``causes``: the cause of a fault in a recorded run;
+- ``draft_samples``: the audit of drafts;
 - ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass;
 - ``texts``: the audit of a server by its outputs alone.
 """
@@ -19,7 +18,6 @@ from otmd.audit.by_samples import Losslessness, SequentialAudit, losslessness, s
 from otmd.audit.claims import Band, Claim, Group
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
 from otmd.audit.metrics import Metric, PooledAcceptance
-from otmd.audit.mistakes import Explanation
 from otmd.audit.recorder import Recorder
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import RecordedRunAudit, Statement
@@ -27,7 +25,7 @@ from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 from otmd.audit.texts import texts
 
 __all__ = [
-    "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit", "Explanation",
+    "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit",
     "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
     "Recorder", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
     "recorded_run", "sampler_of", "samples_to_detect", "texts",

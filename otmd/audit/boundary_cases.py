@@ -54,11 +54,6 @@ KINDS = {
     "depth_gap": ("a depth that does not follow the one before it in its step",
         "rows left out or out of order; no test is valid on rows chosen by their outcome"),
 }  # fmt: skip
-# The kinds of rows in which a token came out that cannot come out, or does in no run of this length.
-OUTCOMES = {
-    "draft_impossible", "draft_never", "draft_improbable",
-    "output_impossible", "output_improbable", "impossible_accepted",
-}  # fmt: skip
 # Rows of this kind are no proof of a fault, but rule out a PASS.
 OUTPUT_MISSING = "output_missing"
 

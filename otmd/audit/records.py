@@ -51,13 +51,6 @@ Row = Mapping[str, Any]
 Source = str | Path | Sequence[Row]
 
 
-class Logits(NamedTuple):
-    """Recorded logits (V,), and the processing that is meant to make probabilities of them."""
-
-    numbers: FloatArray
-    processing: Processing
-
-
 class _Side(NamedTuple):
     """The ``size`` probabilities of all tokens, or of ascending ``ids``; or the kind of their fault.
 
@@ -70,7 +63,6 @@ class _Side(NamedTuple):
     ids: IntArray | None
     ties: IntArray
     listed: float
-    logits: Logits | None
 
 
 class RecordedSide(NamedTuple):
@@ -78,27 +70,14 @@ class RecordedSide(NamedTuple):
 
     ``fault`` is a kind of :data:`~otmd.audit.boundary_cases.KINDS` without its side, "" for none. Where a cut
     splits tokens of equal logits, ``ties`` are all of these tokens: the engine chose which of them it kept.
-    At temperature 0 they are the tokens of the largest logit. ``logits`` is None if probabilities were
-    recorded. ``listed`` is the mass of the ids if the numbers are (log-)probabilities and those of all tokens
-    are needed, else at least 1.
+    At temperature 0 they are the tokens of the largest logit. ``listed`` is the mass of the ids if the
+    numbers are (log-)probabilities and those of all tokens are needed, else at least 1.
     """
 
     probs: FloatArray | None = None
     fault: str = ""
     ties: IntArray = _NO_TOKENS
-    logits: Logits | None = None
     listed: float = 1.0
-
-    def padded(self, size: int) -> "RecordedSide":
-        """The side with as many tokens; those that it lacks have no mass."""
-        if self.probs is None or self.probs.size == size:
-            return self
-        lacking = (0, size - self.probs.size)
-        logits = self.logits
-        if logits is not None:
-            padded = np.pad(logits.numbers, lacking, constant_values=-np.inf)
-            logits = logits._replace(numbers=padded)
-        return self._replace(probs=np.pad(self.probs, lacking), logits=logits)
 
 
 class Record(NamedTuple):
@@ -291,14 +270,14 @@ def _read_side(side: str, given: Row, default: Processing | None) -> _Side | Non
     if processing is None:
         mass = 1.0 if ids is None else float(numbers.sum())
         listed = mass if abs(mass - 1.0) > tolerance and np.isfinite(mass) else 1.0
-        return _Side(probs, values.size, ids, _NO_TOKENS, listed, None)
+        return _Side(probs, values.size, ids, _NO_TOKENS, listed)
     ties = _NO_TOKENS
     listed = 1.0
     if not isinstance(probs, str):
         ties = ties_at_edge(numbers, probs)
         ties = ties if ids is None else ids[ties]
         listed = _listed_mass(numbers, processing, tolerance)
-    return _Side(probs, values.size, ids, ties, listed, Logits(numbers, processing))
+    return _Side(probs, values.size, ids, ties, listed)
 
 
 def _tolerance(recorded: Any, values: NDArray) -> float:
@@ -355,15 +334,10 @@ def _spread(side: _Side | None, vocab_size: int) -> RecordedSide:
         fault = side.probs if isinstance(side.probs, str) else "id"
         return RecordedSide(fault=fault, listed=side.listed)
     if side.ids is None:
-        return RecordedSide(side.probs, "", side.ties, side.logits, side.listed)
+        return RecordedSide(side.probs, "", side.ties, side.listed)
     probs = np.zeros(vocab_size)
     probs[side.ids] = side.probs
-    logits = side.logits
-    if logits is not None:
-        numbers = np.full(vocab_size, -np.inf)
-        numbers[side.ids] = logits.numbers
-        logits = logits._replace(numbers=numbers)
-    return RecordedSide(probs, "", side.ties, logits, side.listed)
+    return RecordedSide(probs, "", side.ties, side.listed)
 
 
 def _processing(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from otmd.audit import claims, samples
-from otmd.audit.boundary_cases import OUTCOMES, BoundaryCase
-from otmd.audit.causes import most_likely_cause
+from otmd.audit.boundary_cases import BoundaryCase
 from otmd.audit.claims import Claim, bands_of, judge_claim
 from otmd.audit.metrics import metrics_of
-from otmd.audit.mistakes import Explanation
 from otmd.audit.numbers import NUMBERS, law_of_numbers, read_numbers
 from otmd.audit.observer import CLASSES, Observation, Observer
 from otmd.audit.records import Source, path_of, read_records, refuse_partial_lists
@@ -59,7 +56,7 @@ def recorded_run(
     Returns
     -------
     RecordedRunAudit
-        ``print`` shows the verdict, what could be found, the most likely cause and the tests.
+        ``print`` shows the verdict, what could be found, and the tests.
 
     Raises
     ------
@@ -68,8 +65,7 @@ def recorded_run(
 
     Notes
     -----
-    One pass keeps a few numbers of each row. If a claim is refuted, the first rows are read again to find
-    the mistake that explains them. The recorded p is taken to be the p that was meant.
+    One pass keeps a few numbers of each row. The recorded p is taken to be the p that was meant.
 
     Examples
     --------
@@ -88,12 +84,9 @@ def recorded_run(
         return audit_observations(observations, name, tally, recorded_law, false_alarm, bias)
     if law is None:
         law = law_of_shards(path) if path is not None and path.is_dir() else "with-replacement"
-    make_law = samples.law_maker(law)
-    read = partial(read_records, source, processings)
-    observations = map(Observer(make_law).observe, read())
-    law_name = samples.law_name(law)
-    search = partial(most_likely_cause, read=read, make_law=make_law, rng=tally.rng)
-    return audit_observations(observations, name, tally, law_name, false_alarm, bias, search)
+    observer = Observer(samples.law_maker(law))
+    observations = map(observer.observe, read_records(source, processings))
+    return audit_observations(observations, name, tally, samples.law_name(law), false_alarm, bias)
 
 
 def _law_of_numbers(
@@ -122,12 +115,8 @@ def audit_observations(
     law: str,
     false_alarm: float,
     bias: float,
-    search: Callable[[str], Explanation | None] | None = None,
 ) -> RecordedRunAudit:
-    """Audit the observations of a source with this name, with a fresh tally; ``law`` is the law's name.
-
-    ``search`` finds the most likely cause of a fault of the drafts or of the output, if there are rows.
-    """
+    """Audit the observations of a source with this name, with a fresh tally; ``law`` is the law's name."""
     if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     samples.validate_fraction("bias", bias)
@@ -138,8 +127,6 @@ def audit_observations(
         raise wrong(name, "no rows", "at least one")
     level = false_alarm / claims.NUM_STATEMENTS
     tally.count_improbable(level)
-    judged = _judge(tally, level)
-    refuted = {claim.name for claim in judged if claim.refuted}
     cases = {kind: rows for kind, rows in tally.cases.items() if rows}
     return RecordedRunAudit(
         num_rows=len(tally.positions),
@@ -148,12 +135,10 @@ def audit_observations(
         bias=float(bias),
         cases=tuple(BoundaryCase(kind, *_counted(rows)) for kind, rows in cases.items()),
         vocabularies={size: _counted(rows) for size, rows in tally.vocabularies.items()},
-        claims=judged,
+        claims=_judge(tally, level),
         acceptance=tally.acceptance(level),
         bands=tuple(bands_of(names, tally.evidence[claim]) for claim, names in CLASSES.items()),
-        explanations=_explanations(refuted, {*cases}, search) if search else {},
         metrics=metrics_of(tally.positions, tally.ceilings) if law else (),
-        has_rows=search is not None,
     )
 
 
@@ -170,24 +155,3 @@ def _judge(tally: Tally, level: float) -> tuple[Claim, ...]:
 
 def _counted(rows: Sequence[int]) -> tuple[int, tuple[int, ...]]:
     return len(rows), tuple(rows[:_ROWS_SHOWN])
-
-
-def _explanations(
-    refuted: set[str], kinds: set[str], search: Callable[[str], Explanation | None]
-) -> dict[str, Explanation]:
-    """The most likely mistake behind the first refuted claim: claims about drafts come before the output.
-
-    A token that cannot come out has a usual cause, given its kind: a refuted one does not replace it.
-    """
-    of_drafts = [
-        claim.name for claim in claims.CLAIMS.values() if claim.side == claims.DRAFT_TOKENS
-    ]
-    impossible = not OUTCOMES.isdisjoint(kinds)
-    if not kinds.isdisjoint({"draft_impossible", "draft_never"}) or not (refuted or impossible):
-        return {}
-    order = (*of_drafts, claims.OUTPUT_BY_MASS, *claims.claims_in_order(claims.OUTPUTS))
-    name = next((name for name in order if name in refuted), claims.OUTPUT)
-    cause = search("drafts" if name in of_drafts else "output")
-    if cause is None or (impossible and (cause.fit is None or cause.fit.refuted)):
-        return {}
-    return {name: cause}

@@ -12,15 +12,10 @@ from otmd.audit.boundary_cases import OUTPUT_MISSING, BoundaryCase, rows_in_word
 from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, MOST_CELLS, NUM_STATEMENTS, OUTPUTS, Band, Claim
 from otmd.audit.counts import detectable_total_variation
 from otmd.audit.metrics import Metric, PooledAcceptance
-from otmd.audit.mistakes import Explanation
 from otmd.audit.samples import Report
 
 _GROUPS_SHOWN = 3
 _ALARM = {True: "REFUTED", False: "none"}
-_NO_CAUSE = {
-    True: "Most likely cause: unknown, none of the known mistakes explains the rows",
-    False: "Most likely cause: not searched, as only numbers were recorded: record whole rows for it",
-}
 _NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
 
 
@@ -114,10 +109,6 @@ class RecordedRunAudit(Report):
         From the size of a recorded vocabulary to the number of its rows and the first of them.
     claims, bands : tuple of Claim, tuple of tuple of Band
         The claims for which anything was recorded; the classes of output tokens by p/q, and by p.
-    explanations : dict of str to Explanation
-        From a refuted claim to the mistake that explains it best.
-    has_rows : bool
-        Whether the rows were there, in which a cause is searched, or only their numbers.
     """
 
     num_rows: int
@@ -129,9 +120,7 @@ class RecordedRunAudit(Report):
     claims: tuple[Claim, ...]
     acceptance: PooledAcceptance | None
     bands: tuple[tuple[Band, ...], ...]
-    explanations: dict[str, Explanation]
     metrics: tuple[Metric, ...]
-    has_rows: bool = True
 
     @property
     def statements(self) -> tuple[Statement, ...]:
@@ -349,15 +338,12 @@ class RecordedRunAudit(Report):
 
     @property
     def said(self) -> list[str]:
-        """The verdict, what could be found, the most likely cause and the acceptance, in sentences."""
+        """The verdict, what could be found, the usual cause of bad rows and the acceptance, in sentences."""
         lines = [self.verdict]
         lines += map(str, self.statements)
-        lines += map(str, self.explanations.values())
-        if not self.explanations and self.cases:
+        if self.cases:
             most = max(self.cases, key=lambda case: (case.kind != OUTPUT_MISSING, case.count))
             lines.append(f"Usual cause of such rows: {most.usually}")
-        elif not self.explanations and any(claim.refuted for claim in self.claims):
-            lines.append(_NO_CAUSE[self.has_rows])
         alarm = f"sound engine is called faulty with probability {self.false_alarm:g} at most."
         lines.append(f"Drafts by law {self.law}; a {alarm}" if self.law else f"A {alarm}")
         if self.acceptance:

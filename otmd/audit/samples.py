@@ -263,20 +263,9 @@ def declared_law(
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
         return "draft_never"
     law = validate_one_position(law).with_ties_as(draft_tokens)
-    probs = next_draft_probs(law, draft_tokens)
+    probs = [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
     possible = all(row[token] > 0 for row, token in zip(probs, draft_tokens, strict=True))
     return DeclaredLaw(law, probs) if possible else "draft_never"
-
-
-def next_draft_probs(law: DraftLaw, draft_tokens: IntArray) -> list[FloatArray]:
-    """The distribution (V,) of each of the drafts (n,) given those before it; zero if none can follow."""
-    return [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
-
-
-def single_draft_probs(law: DraftLaw) -> FloatArray | None:
-    """The one distribution (V,) that the drafts of a single position are made of; None if there is none."""
-    probs = getattr(law, "draft_probs", None)
-    return probs if probs is not None and probs.ndim == 1 else None
 
 
 def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:

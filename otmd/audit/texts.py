@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.audit import samples
-from otmd.audit.causes import most_likely_cause
 from otmd.audit.observer import Observer
 from otmd.audit.records import (
-    Record,
     Row,
     Source,
     numbered_rows,
-    path_of,
     read_ids,
     records_of,
 )
@@ -104,17 +100,12 @@ def texts(
     """
     processing = Processing(temperature, top_k, top_p, min_p, order)
     validate_count("batch_size", batch_size)
-
-    def read() -> Iterator[Record]:
-        rows, name = numbered_rows(source, "texts")
-        evaluated = _tokens_with_logits(_read_texts(rows, name), _Logits(oracle), batch_size)
-        return records_of(enumerate(evaluated, start=1), name, {"target": processing})
-
-    name = str(path_of(source) or "texts")
+    rows, name = numbered_rows(source, "texts")
+    evaluated = _tokens_with_logits(_read_texts(rows, name), _Logits(oracle), batch_size)
+    records = records_of(enumerate(evaluated, start=1), name, {"target": processing})
     tally = Tally(samples.derived_rng(rng, "texts"), of_texts=True)
-    observations = map(Observer(None, of_texts=True).observe, read())
-    search = partial(most_likely_cause, read=read, make_law=None, rng=tally.rng)
-    return audit_observations(observations, name, tally, "", false_alarm, bias, search)
+    observations = map(Observer(None, of_texts=True).observe, records)
+    return audit_observations(observations, name, tally, "", false_alarm, bias)
 
 
 class _Text(NamedTuple):

@@ -10,13 +10,13 @@ from itertools import product
 import numpy as np
 import pytest
 from honest import Q_ZERO, P, Q, pair
+from otmd.audit.draft_mistakes import draft_mistakes as mistakes
+from otmd.audit.draft_mistakes import log_likelihoods
 from scipy.stats import binom
 
 import otmd
 from otmd import audit
 from otmd.audit.counts import p_value_of_exchangeable
-from otmd.audit.draft_mistakes import draft_mistakes as mistakes
-from otmd.audit.draft_mistakes import log_likelihoods
 from otmd.audit.draft_samples import _log_e_value, counts_of_extremes, draft_law
 
 # A tenth of the usual draws for exact p-values.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import reference
+from faulty_verifiers import RejectionFault, RejectionSteps
 from honest import HONEST, NAMES
 from hypothesis import given, settings
 from strategies import num_drafts, pairs
 
 import otmd
 from otmd import audit
-from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 DRAFTS = otmd.WithReplacement(Q, 2)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from faulty_verifiers import RejectionFault, RejectionSteps
 from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.output_mistakes import RejectionFault, RejectionSteps
 from otmd.audit.run_audit import recorded_run
 from otmd.probabilities import Processing
 

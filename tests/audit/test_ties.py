@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from faulty_verifiers import RejectionSteps
 
-from otmd.audit.output_mistakes import RejectionSteps
 from otmd.audit.records import as_kept, mass_of_choice, read_records
 from otmd.audit.run_audit import recorded_run
 from otmd.laws import WithReplacement
