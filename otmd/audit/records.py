@@ -21,7 +21,7 @@ from otmd.probabilities import (
     wrong_type,
 )
 from otmd.storage.arrays import read_safetensors
-from otmd.storage.files import parse_json, shortened
+from otmd.storage.files import one_line, parse_json, shortened
 from otmd.storage.parquet import read_batches
 
 # Stands for the output token of a position that was not reached.
@@ -461,10 +461,12 @@ def _rows_of_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for batch in read_batches(path):
         for row in zip(*batch.values(), strict=True):
             number += 1
-            yield (
-                number,
-                {name: _value(name, scalar) for name, scalar in zip(batch, row, strict=True)},
-            )
+            try:
+                fields = {name: _value(name, x) for name, x in zip(batch, row, strict=True)}
+            except (ValueError, OverflowError) as error:
+                # A text that is no UTF-8, a date that Python lacks.
+                raise ValueError(f"{path}: row {number}: {one_line(error)}") from error
+            yield number, fields
 
 
 def _value(name: str, scalar: Any) -> Any:

@@ -12,6 +12,7 @@ from otmd.audit.boundary_cases import KINDS
 from otmd.audit.claims import MOST_GROUPS, Evidence, Grouping
 from otmd.audit.metrics import PooledAcceptance, RecordedPosition
 from otmd.audit.observer import CLASSES, DraftNumbers, Observation, OutputNumbers, Repeat
+from otmd.storage.files import one_line
 
 # Rows with a smaller tail mass are remembered; the threshold for an alarm is smaller still.
 _SMALL_TAIL = 0.01
@@ -148,7 +149,7 @@ class Tally:
         else:
             by_depth.add(1 + depth, f"depth {depth}{beyond}")
         number = self._numbers_of_requests.setdefault(at.request, len(self._numbers_of_requests))
-        by_request.add(number, f"request {at.request}")
+        by_request.add(number, f"request {one_line(at.request)}")
         row = len(self.positions) % _EVERY
         by_row.add(row, f"every {_EVERY}th row from row {at.row}")
 

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few
 Results go to standard output, progress and errors to standard error.
 """
 
+import io
 import os
 import sys
 import traceback
@@ -29,6 +30,9 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``arguments`` replace those of ``sys.argv``."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal may lack ≥, and file names and ids may be no UTF-8.
+        sys.stdout.reconfigure(errors="backslashreplace")
     debug = "--debug" in tokens
     tokens = [token for token in tokens if token != "--debug"]
     if tokens == ["--version"]:
@@ -55,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
     except BrokenPipeError:
-        # The reader closed the pipe (`otmd report … | head`). Without this, Python reports an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return FAILED
     except Exception as error:
         if debug:
@@ -65,6 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail(f"{error}: this command needs {INSTALL.format('llm,experiments')}")
         return _fail(_said(error))
     return code if isinstance(code, int) else OK
+
+
+def print_verdict(text: str) -> None:
+    """Print what decides the exit code, which a reader that closes the pipe (`| head -1`) does not change."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    # Without this, Python reports an error at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

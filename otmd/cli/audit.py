@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts.types import NonNegativeFloat
 
-from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
+from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError, print_verdict
 from otmd.cli import options as o
+from otmd.storage.files import one_line
 
 if TYPE_CHECKING:
     from otmd.audit import RecordedRunAudit
@@ -119,9 +120,8 @@ def audit(
         "bias": f"{bias:g}, which a PASS must have been able to find with probability 0.9",
         "seed": str(seed),
     }
-    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
-    # Printed last, so that `otmd audit … | head` still writes the pages.
-    print(json.dumps(result.to_dict(), indent=1) if json_output else result)
+    print_verdict(json.dumps(result.to_dict(), indent=1) if json_output else str(result))
+    pages.write(f"Audit of {one_line(file.name)}", result.said, listed, about, listed[0])
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
 

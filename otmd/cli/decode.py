@@ -11,6 +11,7 @@ from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
 from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.registry import TREE_VERIFIERS
+from otmd.storage.files import one_line
 
 if TYPE_CHECKING:
     from otmd.models import Decoded, Draft, LanguageModel, Prompt, Speculation
@@ -212,7 +213,7 @@ def _report(
             for name, text in item["texts"].items():
                 # Control characters could change the terminal's state.
                 safe = "".join(c if c.isprintable() or c == "\n" else "�" for c in text)
-                print(f"--- {item['prompt']}, {name}\n{safe}\n")
+                print(f"--- {one_line(item['prompt'])}, {name}\n{safe}\n")
         print_decoding(costs)
         print(
             f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "

@@ -271,7 +271,7 @@ class Pages:
             (self.csv, table.to_csv()),
         ):
             if path is not None:
-                write_atomically(path.absolute(), text.encode())
+                write_atomically(path.absolute(), text.encode("utf-8", "backslashreplace"))
                 print(f"Written: {path}", file=sys.stderr)
 
 

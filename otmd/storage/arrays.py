@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from otmd.storage.files import DatasetError, one_line, shortened
+from otmd.storage.files import DatasetError, one_line, parse_json, refuse_repeated, shortened
 
 MOST_UNPACKED = 1 << 30
 """Bytes by which the unpacked arrays of a file may exceed it: a small crafted file can claim any size."""
@@ -34,18 +34,21 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             size = path.stat().st_size
             unpacked = sum(member.file_size for member in members)
             if len(members) > _MOST_ARRAYS or unpacked > size + MOST_UNPACKED:
-                raise ValueError(
+                raise DatasetError(
                     f"{path}: got {len(members)} arrays of {unpacked} bytes in a file of {size}, expected at "
                     f"most {_MOST_ARRAYS} of {MOST_UNPACKED} bytes more than the file: store them "
                     "uncompressed (numpy.savez) or as safetensors"
                 )
             names = [member.filename.removesuffix(".npy") for member in members]
+            refuse_repeated(names, str(path))
             return {
                 name: _read_array(f"{path}: {shortened(name)}", archive.open(member))
                 for name, member in zip(names, members, strict=True)
             }
-    except _TORN as error:
-        raise DatasetError(f"{path} is torn or no npz file ({error})") from error
+    except DatasetError:
+        raise
+    except (*_TORN, ValueError) as error:
+        raise DatasetError(f"{path} is torn or no npz file ({one_line(error)})") from error
 
 
 def read_npy(path: Path) -> np.ndarray:
@@ -103,6 +106,11 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
     # A header behind its length in 8 bytes. The library refuses gaps, so each array begins where the one
     # before it ends.
     start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    try:
+        # The library keeps the last of two keys of one name.
+        parse_json(content[8:start].tobytes())
+    except ValueError as error:
+        raise DatasetError(f"{path}: torn, or no safetensors file ({error})") from error
     arrays = {}
     for name, kind, shape in entries:
         if kind not in _DTYPES:

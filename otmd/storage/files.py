@@ -9,7 +9,7 @@ import os
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"it names {shortened(twice)!r} twice")
+    refuse_repeated(name for name, _ in pairs)
     return dict(pairs)
+
+
+def refuse_repeated(names: Iterable[str], where: str = "it") -> None:
+    """Raise DatasetError if two fields, arrays or columns of a file have one name."""
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise DatasetError(f"{where} names {shortened(name)!r} twice")
 
 
 def shortened(said: object, most: int = 40) -> str:

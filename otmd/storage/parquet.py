@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otmd.storage.files import one_line, write_atomically
+from otmd.storage.files import one_line, refuse_repeated, write_atomically
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,27 +89,30 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
+    # Opened here, since pyarrow takes no path that is no UTF-8.
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(max(0, size - 8))
         length = int.from_bytes(stream.read(4), "little")
-    if _LONGEST_FOOTER < length < size:
-        raise ValueError(
-            f"{path}: got a footer of {length} bytes, expected at most {_LONGEST_FOOTER}: write larger "
-            "row groups"
-        )
-    try:
-        with ParquetFile(
-            path,
-            pre_buffer=False,
-            buffer_size=1 << 20,
-            thrift_string_size_limit=_LONGEST_FOOTER,
-            thrift_container_size_limit=_MOST_ENTRIES,
-        ) as stored:
-            _check_groups(path, stored.metadata)
-            yield stored
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path}: cut short, or no Parquet file ({one_line(error)})") from error
+        if _LONGEST_FOOTER < length < size:
+            raise ValueError(
+                f"{path}: got a footer of {length} bytes, expected at most {_LONGEST_FOOTER}: write larger "
+                "row groups"
+            )
+        try:
+            with ParquetFile(
+                stream,
+                pre_buffer=False,
+                buffer_size=1 << 20,
+                thrift_string_size_limit=_LONGEST_FOOTER,
+                thrift_container_size_limit=_MOST_ENTRIES,
+            ) as stored:
+                refuse_repeated(stored.schema_arrow.names, str(path))
+                _check_groups(path, stored.metadata)
+                yield stored
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            reason = one_line(error)
+            raise ValueError(f"{path}: cut short, or no Parquet file ({reason})") from error
 
 
 def _check_groups(path: Path, metadata: "FileMetaData") -> None:

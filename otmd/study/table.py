@@ -67,7 +67,8 @@ class Table(NamedTuple):
         cells = [self._flat_heads(), ["---"] * len(self.heads)]
         cells += [[self.shown(cell) for cell in row] for row in self.rows]
         lines = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in cells]
-        return "\n\n".join(filter(None, [f"## {self.title}", self.note, "\n".join(lines)]))
+        text = "\n\n".join(filter(None, [f"## {self.title}", self.note, "\n".join(lines)]))
+        return escape(text, quote=False)
 
     def to_csv(self) -> str:
         """The rows as CSV, with numbers in full and empty cells for None and NaN."""
@@ -152,8 +153,8 @@ def wrapped(text: str) -> str:
 
 def markdown_page(heading: str, said: Sequence[str], tables: Sequence[Table]) -> str:
     """Heading, sentences and tables as Markdown."""
-    parts = [f"# {heading}", *said, *(table.to_markdown() for table in tables)]
-    return "\n\n".join(parts) + "\n"
+    texts = [escape(text, quote=False) for text in (f"# {heading}", *said)]
+    return "\n\n".join([*texts, *(table.to_markdown() for table in tables)]) + "\n"
 
 
 def html_page(

@@ -11,6 +11,7 @@ from otmd import __version__
 from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
 from otmd.probabilities import Processing, validate_count, validate_counts, wrong
+from otmd.storage.files import one_line
 from otmd.study.planning.advice import advice, temperatures_of, tree_of
 from otmd.study.planning.candidates import CANDIDATES
 from otmd.study.planning.ceiling import ceilings
@@ -419,4 +420,6 @@ def _domains(rows: Sequence[Row]) -> Table:
     table: list[list[Cell]] = [
         [row.rule, tree_of(row.choice), *row.by_domain.values()] for row in rows
     ]
-    return Table("Tokens per step by domain", ["rule", "tree", *rows[0].by_domain], table)
+    return Table(
+        "Tokens per step by domain", ["rule", "tree", *map(one_line, rows[0].by_domain)], table
+    )
