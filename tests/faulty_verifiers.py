@@ -56,9 +56,10 @@ class RejectionSteps:
             p = residual
         if self.fault is RejectionFault.RESIDUAL_FROM_TARGET:
             p = self.target_probs
-        # Mass that is missing from 1 goes to the last token, as in a search of running sums.
         output += rejected * p
-        output[-1] += rejected * (1.0 - p.sum())
+        if self.fault is RejectionFault.NOT_NORMALISED:
+            # The mass that is missing goes to the last token, as in a search of running sums.
+            output[-1] += rejected * (1.0 - p.sum())
         return output
 
 

@@ -8,7 +8,7 @@ import pytest
 import otmd
 from otmd.testing import assert_rate
 
-V, NUM_SAMPLES = 2000, 20_000
+V, NUM_SAMPLES = 2000, 4_000
 ALARM = 1e-6
 LARGE = [
     (otmd.RecursiveRejection, otmd.WithReplacement),

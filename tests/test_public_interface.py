@@ -271,7 +271,17 @@ def test_every_public_name_is_there() -> None:
         otmd.nothing_of_the_kind  # noqa: B018
 
 
-HEAVY = ("torch", "transformers", "cvxpy", "networkx", "sympy", "matplotlib", "dask", "polars")
+HEAVY = (
+    "torch",
+    "transformers",
+    "cvxpy",
+    "networkx",
+    "sympy",
+    "matplotlib",
+    "dask",
+    "polars",
+    "pytest",
+)
 BLOCKED = """
 import socket, sys
 
@@ -286,6 +296,7 @@ law = otmd.WithReplacement([0.2, 0.3, 0.5], num_drafts=2)
 otmd.optimal_acceptance([0.5, 0.3, 0.2], law)
 otmd.acceptance_rate(otmd.RecursiveRejection(), [0.5, 0.3, 0.2], law)
 otmd.probs_from_logits(np.zeros(3))
+otmd.testing.hostile_pairs(), otmd.audit.losslessness
 """
 MODULES = """
 import importlib, pkgutil

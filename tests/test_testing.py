@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -21,27 +19,17 @@ from otmd.testing import (
     hostile_pairs,
 )
 from otmd.trees import LayerVerification, TableModel, TokenTree
-from otmd.verifiers import verifiers_serving
 
 P, Q = np.array([0.6, 0.3, 0.1]), np.array([0.2, 0.2, 0.6])
 LAW = otmd.WithReplacement(Q, 2)
 SKIPPED = RejectionSteps(P, LAW, RejectionFault.DUPLICATES_SKIPPED)
 
 
-def laws(q: np.ndarray) -> list[otmd.DraftLaw]:
-    support = np.count_nonzero(q)
-    every: list[otmd.DraftLaw] = [otmd.WithReplacement(q, 2)]
-    return every if support < 2 else [*every, otmd.WithoutReplacement(q, 2), otmd.Hub(q)]
-
-
-@pytest.mark.parametrize(("p", "q"), hostile_pairs(), ids=hostile_names())
-def test_every_verifier_is_lossless_on_hostile_pairs(p, q):
+def test_a_sound_verifier_passes_on_hostile_pairs():
     """Exactly, but for 1,000 tokens, where two drafts have too many tuples and 500 samples are drawn."""
-    for law in laws(q):
-        for rule in verifiers_serving(law):
-            if p.size == 1000 and isinstance(rule, otmd.Optimal):
-                continue
-            assert_lossless(rule, p, law, num_samples=500)
+    for p, q in hostile_pairs():
+        law = otmd.WithReplacement(q, 2)
+        assert_lossless(otmd.RecursiveRejection(), p, law, num_samples=500)
 
 
 def test_hostile_pairs_are_distributions_each_with_a_name():
@@ -88,7 +76,8 @@ def test_a_sound_rule_passes_in_every_form():
     rng = np.random.default_rng(3)
     assert_lossless(rule, P, LAW)
     assert_lossless(prepared.conditional_law, P, LAW, returns="law")
-    assert_lossless(lambda own: prepared.verify(own, rng=rng).token, P, LAW, num_samples=3_000)
+    one_by_one = lambda drafts: prepared.verify(drafts, rng=rng).token  # noqa: E731
+    assert_lossless(one_by_one, P, LAW, num_samples=1_000)
     batched = otmd.audit.sampler_of(prepared.conditional_law, rng=rng)
     assert_lossless(batched, P, LAW, returns="tokens")
 
@@ -117,23 +106,6 @@ def test_a_rate_that_agrees():
 def test_a_rate_that_does_not(rate):
     with pytest.raises(AssertionError, match=r"accepted 700 of 1000 = 0\.7.*between.*expected"):
         assert_rate(700, 1000, rate)
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: assert_rate(11, 10, 0.5), "accepted.*at most"),
-        (lambda: assert_rate(5, 0, 0.5), "num_samples"),
-        (lambda: assert_rate(5, 10, (0.6, 0.5)), "rate"),
-        (lambda: assert_rate(5, 10, np.nan), "rate"),
-        (lambda: assert_rate(5, 10, 0.5, false_alarm=0), "false_alarm"),
-        (lambda: assert_lossless(otmd.TargetOnly(), P, LAW, returns="words"), "returns"),
-        (lambda: assert_lossless(otmd.TargetOnly(), P[:2], LAW), "target_probs"),
-    ],
-)
-def test_bad_input_is_named(call, told):
-    with pytest.raises(ValueError, match=told):
-        call()
 
 
 # ---------------------------------------------------------------- whole steps
@@ -203,6 +175,7 @@ def test_requests_that_emit_the_same_tokens_are_dependent():
     )
 
 
+@pytest.mark.slow
 def test_sound_steps_fail_no_more_often_than_stated():
     rng = np.random.default_rng(5)
     target = TableModel.random(3, 1, rng=rng)
@@ -233,64 +206,49 @@ def test_sound_steps_fail_no_more_often_than_stated():
     assert 0 < failed < 66
 
 
-@pytest.mark.parametrize(
-    ("returned", "told"),
-    [
-        ([()], "step, request 0: got .*expected 1 to 2 integers in .0, 2"),
-        ([(0, 1, 0)], "step, request 0.*1 to 2 integers"),
-        ([(0, 2)], "step, request 0.*in .0, 2"),
-        ([(-1,)], "step, request 0"),
-        ([(0.5,)], "step, request 0"),
-        ([0], "step, request 0"),
-        ([], "step: got 0 sequences of tokens, expected 1, one for each prefix"),
-        ([(0,), (1,)], "step: got 2 sequences"),
-    ],
-)
-def test_a_step_that_returns_something_else_is_named(returned, told):
-    with pytest.raises(ValueError, match=told):
-        assert_step_lossless(lambda *given: returned, FAIR, FAIR, depth=1, num_samples=3)
+def step_of(*returned, **change):
+    """A step that returns this, or that has other arguments."""
+    step = (lambda *given: returned[0]) if returned else emits((0,))
+    options = {"step": step, "target": FAIR, "draft": FAIR, "depth": 1, "num_samples": 3}
+    return lambda: assert_step_lossless(**options | change)
 
 
-def test_a_step_that_returns_nothing_is_named():
-    with pytest.raises(TypeError, match="step: got NoneType, expected the tokens of each request"):
-        assert_step_lossless(lambda *given: None, FAIR, FAIR, depth=1, num_samples=3)
+def rate(*arguments, **options):
+    return lambda: assert_rate(*arguments, **options)
+
+
+WIDE = TableModel([np.full(256, 1 / 256)])
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("call", "error", "message"),
     [
-        ({"depth": -1}, "depth"),
-        ({"prefixes": []}, "prefixes"),
-        ({"num_samples": 0}, "num_samples"),
-        ({"false_alarm": 0}, "false_alarm"),
-        ({"draft": TableModel([[1.0]])}, r"draft\(\(\)\): got shape \(1,\), expected \(2,\)"),
-        ({"target": lambda prefix: [[0.5, 0.5]]}, r"target\(\(\)\): got shape"),
+        (rate(11, 10, 0.5), ValueError, "accepted.*at most"),
+        (rate(5, 0, 0.5), ValueError, "num_samples"),
+        (rate(5, 10, (0.6, 0.5)), ValueError, "rate"),
+        (rate(5, 10, np.nan), ValueError, "rate"),
+        (rate(5, 10, 0.5, false_alarm=0), ValueError, "false_alarm"),
+        (lambda: assert_lossless(SKIPPED, P, LAW, returns="words"), ValueError, "returns"),
+        (lambda: assert_lossless(SKIPPED, P[:2], LAW), ValueError, "target_probs"),
+        (step_of([()]), ValueError, "step, request 0: got .*expected 1 to 2 integers in .0, 2"),
+        (step_of([(0, 1, 0)]), ValueError, "step, request 0.*1 to 2 integers"),
+        (step_of([(0, 2)]), ValueError, "step, request 0.*in .0, 2"),
+        (step_of([(-1,)]), ValueError, "step, request 0"),
+        (step_of([(0.5,)]), ValueError, "step, request 0"),
+        (step_of([0]), ValueError, "step, request 0"),
+        (step_of([]), ValueError, "step: got 0 sequences of tokens, expected 1"),
+        (step_of([(0,), (1,)]), ValueError, "step: got 2 sequences"),
+        (step_of(None), TypeError, "step: got NoneType, expected the tokens of each request"),
+        (step_of(depth=-1), ValueError, "depth"),
+        (step_of(prefixes=[]), ValueError, "prefixes"),
+        (step_of(prefixes=(1,)), TypeError, "prefixes"),
+        (step_of(num_samples=0), ValueError, "num_samples"),
+        (step_of(false_alarm=0), ValueError, "false_alarm"),
+        (step_of(draft=TableModel([[1.0]])), ValueError, r"draft\(\(\)\): got shape \(1,\), expected"),
+        (step_of(target=lambda prefix: [[0.5, 0.5]]), ValueError, r"target\(\(\)\): got shape"),
+        (step_of(target=WIDE, draft=WIDE, depth=128), ValueError, "depth: got 128 with 256 tokens"),
     ],
-)
-def test_bad_arguments_of_a_step_are_named(given, told):
-    with pytest.raises(ValueError, match=told):
-        assert_step_lossless(
-            **{"step": emits((0,)), "target": FAIR, "draft": FAIR, "depth": 0} | given
-        )
-
-
-def test_it_needs_no_pytest_and_is_reached_lazily():
-    code = (
-        "import sys, otmd\n"
-        "assert 'otmd.audit' not in sys.modules and 'otmd.testing' not in sys.modules\n"
-        "otmd.testing.hostile_pairs(), otmd.audit.losslessness\n"
-        "print(*[m for m in ('pytest', 'hypothesis', 'torch', 'polars') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
-    assert {"audit", "testing"} <= set(dir(otmd))
-
-
-def test_steps_of_too_many_counts_and_texts_of_no_tokens_are_named() -> None:
-    model = otmd.testing.TableModel([np.full(256, 1 / 256)])
-    arguments = (lambda *_: [[0]], model, model)
-    with pytest.raises(ValueError, match="depth: got 128 with 256 tokens"):
-        otmd.testing.assert_step_lossless(*arguments, depth=128, num_samples=1)
-    with pytest.raises(TypeError, match="prefixes"):
-        otmd.testing.assert_step_lossless(*arguments, depth=1, prefixes=(1,), num_samples=1)
+)  # fmt: skip
+def test_a_refusal(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -116,8 +116,8 @@ def draft_law(
     >>> import numpy as np, otmd
     >>> law = otmd.WithoutReplacement([0.2, 0.2, 0.6], 2)
     >>> drafts = np.sort(law.sample(1_000, rng=0), axis=1)
-    >>> otmd.audit.draft_law(drafts, law, rng=0).verdict
-    'the 1000 samples were not drawn from the declared law'
+    >>> otmd.audit.draft_law(drafts, law, rng=0).dependent[0]
+    'neighbouring drafts of a draw'
     """
     validate_one_position(law, samples)
     tokens = law.validate_tokens(from_tensor(samples), "samples")

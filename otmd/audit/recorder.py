@@ -32,8 +32,7 @@ class Recorder:
         A folder, which is made if missing. It must not hold a recorded run.
     keep : {"rows", "numbers"}
         ``rows`` keeps whole rows, in safetensors files of about 64 MB. ``numbers`` keeps only the numbers
-        that the tests need, a line of about a kilobyte for each row. The verdict is the same, but the most
-        likely cause is searched only in whole rows.
+        that the tests need, a line of about a kilobyte for each row. The verdict is the same.
     law : str or callable
         The law of the drafts, as for :func:`recorded_run`; the audit then need not be given it again.
 

@@ -25,12 +25,7 @@ HONEST: list[tuple[otmd.Verifier, otmd.DraftLaw, np.ndarray]] = [
     (otmd.RecursiveRejection(), otmd.Independent(np.stack([Q, P, np.full(6, 1 / 6)])), P),
     (otmd.KSequential(), otmd.WithReplacement(Q_ZERO, 3), P_ZERO),
     (otmd.SpecHub(), otmd.Hub(Q), P),
-    (otmd.TargetOnly(), otmd.ConditionalPoisson(Q, 3), P),
     (otmd.TargetOnly(), otmd.Joint(np.array([[0, 1], [5, 2]]), np.array([0.4, 0.6]), 6), P),
-    (otmd.Preference(), otmd.Greedy(Q, 3), P),
-    (otmd.Preference(), otmd.Stratified(Q_ZERO, 3, sharpness=1.5), P_ZERO),
     (otmd.Preference(), otmd.TopThen(Q, 3, 1, rest=otmd.Stratified), P),
-    (otmd.Optimal(), otmd.WithReplacement(Q, 3), P),
-    (otmd.Optimal(), otmd.WithoutReplacement(Q, 2), P),
 ]
 NAMES = [f"{verifier!r} on {law!r}" for verifier, law, _ in HONEST]

@@ -88,14 +88,11 @@ WRONG_ROWS = {
 def test_rows_that_no_sound_engine_writes_are_counted(kind):
     row = WRONG_ROWS[kind]
     report = audited([ROW, row, row])
+    assert not audited([ROW]).cases
     case = next(own for own in report.cases if own.kind == kind)
     assert (case.count, case.first_rows) == (2, (2, 3))
     assert report.faulty
     assert KINDS[kind][1] in str(report)
-
-
-def test_the_sound_row_beside_them_is_not_counted():
-    assert not audited([ROW, ROW, ROW]).cases
 
 
 def test_a_position_decided_after_a_rejection_is_seen_and_not_tested():
@@ -119,11 +116,9 @@ def test_drafts_that_a_law_never_draws(law, tokens, kinds):
     row = {"target_probs": [0.5, 0.3, 0.2], "draft_probs": [0.6, 0.4, 0.0]}
     report = audited([row | {"draft_tokens": tokens, "output_token": 0}], law)
     assert [own.kind for own in report.cases] == kinds
-
-
-def test_ties_leave_greedy_drafts_open():
-    row = HALVES | {"draft_tokens": [1, 0], "output_token": 0}
-    assert not audited([row], "greedy").cases
+    # Ties leave it open which of them are the most likely.
+    tied = HALVES | {"draft_tokens": [1, 0], "output_token": 0}
+    assert not audited([tied], law).cases
 
 
 def test_tolerance_follows_the_type_of_the_numbers():
@@ -177,7 +172,7 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
     assert not [line for line in str(report).splitlines() if line.endswith(":")]
     assert "A bias of" not in str(report)
     assert "but 1 row is too few to find a bias of 0.1; about" in audited([ROW]).verdict
-    few = audited([ROW] * 10)
+    few = audited([ROW] * 10, bias=0.2)
     assert str(few).startswith(
         "INCONCLUSIVE: no fault found, but 10 rows are too few to find a bias"
     )
@@ -185,9 +180,9 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
     rng = np.random.default_rng(1)
     tokens = rng.integers(2, size=(few.rows_needed, 2)).tolist()
     rows = [HALVES | {"draft_tokens": [x], "output_token": y} for x, y in tokens]
-    enough = audited(rows)
+    enough = audited(rows, bias=0.2)
     assert enough.outcome == "PASS"
-    assert audited(rows, bias=0.05).outcome == "INCONCLUSIVE"
+    assert audited(rows).outcome == "INCONCLUSIVE"
     assert enough.to_dict()["outcome"] == "PASS"
     assert "Deviations without an alarm above mean nothing" in str(enough)
 

@@ -40,30 +40,6 @@ def test_places_without_a_sort_are_those_of_the_sorted_tokens():
     assert ratio_order(P, Q).tolist() == [1, 0, 2, 3]
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("num_drafts", [1, 3])
-def test_next_draft_laws_multiply_to_the_law_of_the_tuple(name, num_drafts):
-    law = CLASSES[name](Q, num_drafts)
-    for tokens in np.ndindex(*(4,) * num_drafts):
-        drafts = np.array(tokens)
-        found = declared_law(CLASSES[name], Q, drafts)
-        assert isinstance(found, str) == (law.tuple_prob(drafts) == 0)
-        if not isinstance(found, str):
-            chances = [own[token] for own, token in zip(found[1], tokens, strict=True)]
-            assert np.prod(chances) == pytest.approx(law.tuple_prob(drafts), abs=1e-14)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("num_drafts", [1, 3])
-def test_ceilings_are_optimal_acceptance_rates(name, num_drafts):
-    law = CLASSES[name](Q, num_drafts)
-    found = declared_law(CLASSES[name], Q, law.sample(rng=np.random.default_rng(0)))
-    assert not isinstance(found, str)
-    best = otmd.optimal_acceptance(P, law).rate
-    assert acceptance_ceiling(P, found[0]) == pytest.approx(best, abs=2e-9)
-    assert acceptance_ceiling(P, found[0]) >= best
-
-
 def test_the_ceiling_of_fixed_drafts_is_their_mass():
     law = otmd.Joint(np.array([[1, 3]]), np.array([1.0]), 4)
     best = otmd.optimal_acceptance(P, law).rate

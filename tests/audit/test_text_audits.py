@@ -32,79 +32,52 @@ def written(count, seed, temperature=1.0, wrong_at=None):
 
 
 def test_sound_texts_pass_and_the_power_is_stated():
-    report = texts(written(300, 0), oracle)
+    report = texts(written(100, 0), oracle, bias=0.15)
     assert report.outcome == "PASS"
-    assert 0.05 < report.detectable < 0.1
-    assert "2,400 tokens" in report.verdict
+    assert 0.1 < report.detectable < 0.15
+    assert "800 tokens" in report.verdict
     assert "depth" not in str(report)
 
 
+@pytest.mark.slow
 def test_sound_texts_are_called_faulty_at_most_at_the_stated_rate():
     # P(more than 4 of 20 false alarms) at a rate of 0.05 is 0.003.
     rows = [written(40, seed) for seed in range(20)]
     assert sum(texts(x, oracle, false_alarm=0.05, rng=i).faulty for i, x in enumerate(rows)) <= 4
 
 
-def test_another_temperature_is_found_and_named():
-    rows = written(600, 1, temperature=0.8)
-    report = texts(rows, oracle)
-    assert report.outcome == "FAULTY"
-    [explanation] = report.explanations.values()
-    assert "temperature" in explanation.mistake
-    assert texts(rows, oracle, temperature=0.8).outcome == "PASS"
+def test_another_temperature_is_found():
+    rows = written(150, 1, temperature=0.7)
+    assert texts(rows, oracle).outcome == "FAULTY"
+    assert texts(rows, oracle, temperature=0.7, bias=0.15).outcome == "PASS"
 
 
 def test_a_fault_at_one_token_index_is_found_there():
-    report = texts(written(300, 2, wrong_at=3), oracle)
+    report = texts(written(200, 2, wrong_at=3), oracle)
     assert report.faulty
     assert "token index 3" in report.verdict
     assert "token index 2" not in report.verdict
 
 
-def test_a_token_that_cannot_come_out_is_proof():
-    rows = written(50, 3)
-    assert texts(rows, oracle, top_k=2).faulty
-    assert [case.kind for case in texts(rows, oracle, top_k=2).cases] == ["output_impossible"]
+def test_tokens_that_cannot_come_out_are_proof():
+    report = texts(written(20, 3), oracle, top_k=2)
+    assert report.faulty
+    assert [case.kind for case in report.cases] == ["output_impossible"]
+    beyond = {"prompt_tokens": [0], "output_tokens": [99]}
+    assert texts([*written(1, 6), beyond], oracle).faulty
 
 
-def test_a_prefix_is_evaluated_once():
-    asked = []
+def test_a_prefix_is_evaluated_once_and_batches_do_not_matter():
+    rows = written(60, 4)
+    reports = set()
+    for size in (1, 7, 10_000):
+        asked = []
 
-    def counting(prefixes):
-        asked.extend(prefixes)
-        return oracle(prefixes)
+        def counting(prefixes):
+            asked.extend(prefixes)  # noqa: B023
+            return oracle(prefixes)
 
-    rows = written(200, 4)
-    texts(rows, counting)
-    prefixes = {(0, *row["output_tokens"][:i]) for row in rows for i in range(LENGTH)}
-    assert len(asked) == len(prefixes)
-
-
-def test_order_and_batches_do_not_matter_to_the_numbers():
-    rows = written(60, 5)
-    reports = [texts(rows, oracle, batch_size=size) for size in (1, 7, 10_000)]
-    assert len({str(report) for report in reports}) == 1
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt_tokens": [0]}, "output_tokens: got None"),
-        ({"prompt_tokens": [0], "output_tokens": [1], "text": "a"}, "text: got an unknown field"),
-        ({"prompt_tokens": [0.5], "output_tokens": [1]}, "prompt_tokens: got float64"),
-        ({"prompt_tokens": [0], "output_tokens": [99]}, None),
-    ],
-)
-def test_bad_rows_are_named(row, message):
-    rows = [*written(1, 6), row]
-    if message is None:
-        # A token beyond the vocabulary is a fault of the server.
-        assert texts(rows, oracle).faulty
-        return
-    with pytest.raises(ValueError, match="row 2: " + message):
-        texts(rows, oracle)
-
-
-def test_an_oracle_of_the_wrong_shape_is_named():
-    with pytest.raises(ValueError, match=r"oracle: got logits of shape \(20,\)"):
-        texts(written(1, 0), lambda prefixes: LOGITS[0])
+        reports.add(str(texts(rows, counting, batch_size=size)))
+        prefixes = {(0, *row["output_tokens"][:i]) for row in rows for i in range(LENGTH)}
+        assert len(asked) == len(prefixes)
+    assert len(reports) == 1

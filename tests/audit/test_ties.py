@@ -16,7 +16,7 @@ EDGE = {"target_logits": [2.5, 0.8, 0.7, 0.7], "target_top_p": 0.85}
 
 
 def kinds(row: dict, law: str = "with-replacement") -> list[str]:
-    report = recorded_run([row], law, rng=np.random.default_rng(0))
+    report = recorded_run([row], law)
     return [own.kind for own in report.cases]
 
 
@@ -32,7 +32,7 @@ def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
     draft = {name.replace("target", "draft"): value for name, value in GREEDY.items()}
     row = GREEDY | draft | {"draft_tokens": [1], "output_token": 1}
     for law in ("with-replacement", "fixed", "certain-top"):
-        report = recorded_run([row] * 200, law, rng=np.random.default_rng(0))
+        report = recorded_run([row] * 200, law)
         assert not report.faulty, law
         assert report.acceptance.rate == report.acceptance.ceiling == 1.0
 
@@ -91,22 +91,21 @@ def run(num_rows: int, seed: int, cut: Processing, fault: float = 0.0) -> list[d
 @pytest.mark.parametrize("cut", [Processing(0.7, top_p=0.8), Processing(0.5, top_p=0.6)], ids=str)
 def test_a_sound_engine_with_another_rule_for_ties(cut):
     alarms = 0
-    for seed in range(3):
-        rows = run(400, seed, cut)
+    for seed in range(2):
+        rows = run(250, seed, cut)
         processing = {"target": cut, "draft": cut}
         ties = [own.target.ties.size for own in read_records(rows, processing)]
         assert np.mean(np.array(ties) > 0) > 0.3
         options = {"target_processing": cut, "draft_processing": cut}
-        report = recorded_run(rows, false_alarm=0.01, rng=np.random.default_rng(seed), **options)
+        report = recorded_run(rows, false_alarm=0.01, rng=seed, **options)
         assert not report.cases
         alarms += report.faulty
-    # At most 0.01 a run: two of three have probability 3e-4.
+    # At most 0.01 a run: both have probability 1e-4.
     assert alarms < 2
 
 
-@pytest.mark.slow
 def test_faults_are_still_found():
     cut = Processing(0.7, top_p=0.8)
     options = {"target_processing": cut, "draft_processing": cut}
-    rows = run(800, 0, cut, fault=0.5)
-    assert recorded_run(rows, false_alarm=0.01, rng=np.random.default_rng(0), **options).faulty
+    rows = run(400, 0, cut, fault=0.7)
+    assert recorded_run(rows, false_alarm=0.01, **options).faulty
