@@ -37,10 +37,15 @@ def check(path, target=Processing()):  # noqa: B008
 
 
 def test_the_targets_own_texts_pass(tmp_path):
+    check(write_texts(tmp_path / "warm.npz"))
+    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
+
+
+@pytest.mark.slow
+def test_the_targets_own_texts_pass_at_the_stated_rate(tmp_path):
     """At a false-alarm rate of 1e-4, twenty sound runs are all accepted in 499 of 500 tests."""
     for seed in range(20):
         check(write_texts(tmp_path / f"{seed}.npz", seed))
-    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
 
 
 @pytest.mark.parametrize(
