@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from planning.test_make_plan import LENGTH, VOCAB
 
-from otmd.cli import main
 from otmd.models import open_dataset
 from otmd.probabilities import Processing
 from otmd.study.planning import Settings, read_texts
@@ -62,12 +61,3 @@ def test_texts_of_others_are_refused(tmp_path, fault, said):
         ValueError, match=f"target did not sample.*{said} than its samples.*, expected"
     ):
         check(write_texts(tmp_path / "texts.npz", **fault))
-
-
-def test_the_command_says_so_in_one_line(tmp_path, capsys):
-    path = write_texts(tmp_path / "texts.npz", shift=1)
-    assert main(["plan", str(path), "--depth", "3", "--quiet"]) == 1
-    error = capsys.readouterr().err
-    assert "the target did not sample" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "texts-plan").exists()

@@ -25,11 +25,12 @@ from otmd.study.planning import (
 )
 from otmd.study.planning.plan import advice
 from otmd.study.planning.token_table import TOL
-from otmd.study.planning.tree_choices import shapes
 
 VOCAB, LENGTH, PROMPTS = 12, 14, 8
 WIDTH, LEVELS = 4, 3
 NODES = WIDTH + (LEVELS - 1) * WIDTH**2
+# The optimal verifier takes long; test_texts.py compares it with enumeration.
+RANKED = [name for name in CANDIDATES if "optimal" not in name]
 
 
 def write_texts(path, prompts=PROMPTS, **changes):
@@ -75,17 +76,19 @@ def dump(tmp_path_factory):
 def plan(dump, tmp_path_factory):
     return make_plan(
         open_dataset(dump), tmp_path_factory.mktemp("plan") / "out", depth=3, workers=1,
-        rules=list(CANDIDATES), num_drafts=(1, 2), budgets=(2, 7),
+        rules=RANKED, num_drafts=(1, 2), budgets=(2, 7),
     )  # fmt: skip
 
 
 def test_every_rule_is_ranked(plan):
     # The dump has no drawn trees.
     drawn = {name for name, candidate in CANDIDATES.items() if candidate.drawn}
-    assert {row.rule for row in plan.rows} == CANDIDATES.keys() - drawn
+    assert {row.rule for row in plan.rows} == set(RANKED) - drawn
     assert "otmd collect --trees" in plan.said[-1]
     values = [round(row.value, 12) for row in plan.rows]
     assert values == sorted(values, reverse=True)
+    gain, low, high = difference(plan.rows[0], plan.rows[-1])
+    assert low <= gain <= high
     for row in plan.rows:
         assert row.low <= row.value <= row.high
         assert row.choice.drafts <= row.budget
@@ -145,6 +148,8 @@ def test_advice_begins_with_the_decision(plan):
     decision = advice([noisy, block], 8, None)[0]
     assert decision.startswith("Undecided. Chosen on the fitting half: stratified with ")
     needed = prompts_needed(noisy, block, 4)
+    assert prompts_needed(noisy._replace(value=2.05), block, 4) > needed
+    assert prompts_needed(block, block, 4) is None
     assert f"about {needed} prompts would show it (now 8, of which 4 measure)." in decision
     behind = advice([noisy._replace(value=1.9), block], 8, None)
     assert "not ahead on the held-out half." in behind[0]
@@ -250,26 +255,12 @@ def test_an_interrupted_plan_goes_on(dump, tmp_path, monkeypatch):
         probs_table(dataset, texts, settings._replace(seed=1), tmp_path / "b", workers=1)
 
 
-def test_shapes_are_within_budget():
-    found = set(shapes((1, 2, 4), 7, 3))
-    assert {(1,), (2, 2), (4,), (1, 1, 1), (2, 1, 1)} <= found
-    assert all(np.cumprod(shape).sum() <= 7 for shape in found)
-
-
-def test_more_prompts_for_smaller_differences(plan):
-    one, other = plan.rows[0], plan.rows[-1]
-    gain, low, high = difference(one, other)
-    assert low <= gain <= high
-    closer = other._replace(value=one.value - gain / 50)
-    assert prompts_needed(one, closer, 4) > prompts_needed(one, other, 4)
-    assert prompts_needed(one, one, 4) is None
-
-
 def test_command_writes_every_form(dump, tmp_path, capsys):
     files = {name: tmp_path / f"plan.{name}" for name in ("html", "markdown", "csv")}
     options = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     command = ["plan", str(dump), "--depth", "3", "--tree-budget", "4", "--workers", "1", "--quiet"]
     command += ["--output", str(tmp_path / "out")]
+    command += ["--rules", "one-hot,static-tree,most-likely,stratified,sequoia"]
     assert main([*command, *options]) == 0
     assert "tokens/step" in capsys.readouterr().out
     assert main([*command, "--json"]) == 0

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import reference as naive
-from sweep_twin import order_of, swept
 
-import otmd
 from otmd.study.planning.texts import Text, steps_along
 from otmd.study.planning.tree_choices import (
     Choice,
-    IndependentPaths,
-    StaticTrees,
     best_shapes,
     deterministic_trees,
     most_likely_trees,
@@ -99,11 +94,6 @@ def test_most_likely_paths_reach_as_far_as_a_decoder(kind: str, ended: bool) -> 
             assert found.kept.sum() == pytest.approx(wanted[0] - wanted[1], abs=1e-12)
 
 
-def first_step(target: TableModel, texts: list[Tokens], grown, choice: Choice) -> float:
-    probs = [np.prod([target(text[:t])[y] for t, y in enumerate(text)]) for text in texts]
-    return sum(p * grown.reached(i, choice)[0].sum() for i, p in enumerate(probs))
-
-
 def drafted(draft: TableModel, before: Tokens, nodes: tuple[Tokens, ...]) -> set[Tokens]:
     """The paths of tokens that a static tree drafts after a text; none of a token without mass."""
     paths: dict[Tokens, Tokens] = {(): ()}
@@ -131,74 +121,6 @@ def test_static_trees_reach_as_far_as_a_decoder(kind: str, ended: bool) -> None:
             cut_at, wanted = decoded(text, trees, ended)
             found = steps_along(grown.reached(i, choice), cut_at, LEVELS)
             assert (found.tokens, found.steps) == pytest.approx(wanted, abs=1e-12)
-
-
-def emission_probs(verifier: otmd.Verifier, p, law: otmd.DraftLaw, token: int, **options):
-    return verifier.prepare(p, law).emission_probs(token, **options)
-
-
-WITH_REPLACEMENT = {
-    "RRS": (otmd.RecursiveRejection(), lambda p, q, _: naive.rrs(p, q)),
-    "K-SEQ": (otmd.KSequential(), naive.k_seq),
-    "preference": (
-        otmd.Preference(),
-        lambda p, q, n: swept(
-            p, [q] * n, order_of(np.array(p), otmd.WithReplacement(np.array(q), n))
-        ),
-    ),
-}
-
-
-def of_texts(draft, target, verifier, texts, counts, axis):
-    """The probabilities of slots (axis 1) or numbers of paths (axis 0) along texts."""
-    known = functools.cache(
-        lambda before, n, y: emission_probs(
-            verifier, target(before), otmd.WithReplacement(draft(before), n), y
-        ).sum(axis=axis)
-    )
-    return {
-        n: [np.array([known(text[:t], n, y) for t, y in enumerate(text)]) for text in texts]
-        for n in counts
-    }
-
-
-def mean_length(trees, rule) -> float:
-    return float(sum(len(tokens) * mass for tokens, mass in naive.emitted(trees, rule).items()))
-
-
-def three_tokens(model: TableModel):
-    """The first three tokens of a model's vocabulary."""
-    return functools.cache(
-        lambda prefix: tuple((model(prefix)[:3] / model(prefix)[:3].sum()).tolist())
-    )
-
-
-@pytest.mark.parametrize("kind", ["any", "few tokens", "one token"])
-@pytest.mark.parametrize("name", WITH_REPLACEMENT)
-def test_first_steps_with_replacement_are_those_of_enumeration(name: str, kind: str) -> None:
-    """The twin enumerates all drafts and decisions, for static trees and one to three paths."""
-    verifier, twin = WITH_REPLACEMENT[name]
-    target, draft = map(three_tokens, models(kind, 17))
-    texts = list(product(range(3), repeat=LEVELS))
-    array = lambda model: lambda prefix: np.array(model(prefix))  # noqa: E731
-    given = array(draft), array(target), verifier, texts, (1, 2, 3)
-    every = np.arange(len(texts))
-    slots, copies = (of_texts(*given, axis=axis) for axis in (1, 0))
-    static = StaticTrees("", 1.0, slots, slots, every, LEVELS)
-    paths = IndependentPaths("", 1.0, copies, copies, every, LEVELS)
-    rule = naive.token_level(target, draft, functools.cache(twin))
-    found = dict.fromkeys(paths.choices((6,)), paths)
-    trees = {choice.tree for choice in found}
-    assert kind == "one token" or trees >= {"3", "1+1+1", "2+2+2", "3+3"}
-    static_choices = dict.fromkeys(static.choices((2, 4, 5)), static)
-    assert kind == "one token" or max(choice.shape[0] for choice in static_choices) > 1
-    for choice, grown in [*found.items(), *static_choices.items()]:
-        total = first_step(array(target), texts, grown, choice)
-        if grown is paths:
-            trees = naive.trees_of_paths(draft, choice.shape[0], len(choice.shape))
-        else:
-            trees = naive.trees_with_replacement(draft, shape_of(choice.nodes))
-        assert total == pytest.approx(mean_length(trees, rule), abs=1e-12)
 
 
 def test_best_shapes_against_all_trees() -> None:
@@ -229,10 +151,3 @@ def all_shapes(budget: int, levels: int, rates) -> list:
 
 def tokens_of(shape) -> int:
     return sum(1 + tokens_of(below) for below in shape)
-
-
-def shape_of(nodes: tuple[Tokens, ...], node: Tokens = ()) -> tuple:
-    """The nested shape below a node; children must have the ranks 0, 1, …."""
-    below = sorted(own for own in nodes if len(own) == len(node) + 1 and own[:-1] == node)
-    assert [own[-1] for own in below] == list(range(len(below)))
-    return tuple(shape_of(nodes, own) for own in below)

@@ -14,11 +14,8 @@ import otmd
 from otmd.models import open_dataset
 from otmd.models.dataset import DrawnTree
 from otmd.models.drawn_trees import node_by_node_tokens
-from otmd.probabilities import Processing
-from otmd.study.planning import CANDIDATES, Settings, make_plan, read_texts
+from otmd.study.planning import CANDIDATES, make_plan, read_texts
 from otmd.study.planning.texts import Text, steps_along
-from otmd.study.planning.token_table import _rows
-from otmd.study.planning.tree_choices import Choice, EqualLevels, IndependentPaths, StaticTrees
 from otmd.study.planning.whole_trees import (
     NodeByNode,
     TextNode,
@@ -163,65 +160,6 @@ def test_large_vocabularies_are_swept_alike() -> None:
 
 
 # The bound beside rows of other rules.
-
-BOUNDED = {
-    "rejection": lambda model, shape: TokenTree(model, (1,) * len(shape), otmd.WithReplacement),
-    "stratified": lambda model, shape: TokenTree(model, shape, otmd.Stratified),
-    "greedy": lambda model, shape: TokenTree(model, shape, otmd.Greedy),
-    "sequoia": lambda model, shape: TokenTree(model, shape),
-    "rrs": lambda model, shape: TokenTree(model, shape, otmd.WithReplacement),
-    "preference-paths": lambda model, shape: IIDPaths(model, 2, len(shape)),
-}
-NODES = ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0))
-NESTED = ((((),), ()), ((),))
-
-
-def evidence_of(rule: str, target, draft):
-    """The probabilities of all texts, and by the number of drafts what one rule has for their tokens."""
-    settings = Settings((rule,), (1, 2, 3), Processing(), (Processing(),), 0)
-    first = next(iter(CANDIDATES[rule].variants))
-    rng = np.random.default_rng(0)
-    weights = []
-    included: dict = {n: [] for n in settings.counts(rule)}
-    for prob, tokens, p, q in texts(target, draft):
-        weights.append(prob)
-        along = [
-            {
-                row["num_drafts"]: row["included"]
-                for row, _ in _rows(settings, *at, rng)
-                if row["variant"] == first
-            }
-            for at in zip(p, q, tokens, strict=True)
-        ]
-        for n, by_text in included.items():
-            by_text.append(np.array([rows[n] for rows in along]))
-    return weights, included
-
-
-@pytest.mark.parametrize("rule", BOUNDED)
-def test_bounds_of_every_law_are_inclusion_bounds(rule) -> None:
-    target, draft = models("any", 4)
-    weights, included = evidence_of(rule, target, draft)
-    sums = {n: [rows.sum(axis=1) for rows in by_text] for n, by_text in included.items()}
-    every = np.arange(len(weights))
-    checks: list = []
-    if rule == "preference-paths":
-        trees = IndependentPaths("", 1.0, included, included, every, DEPTH)
-        checks.append((trees, Choice("", 1.0, (2, 2, 2), 6, ((0,),)), IIDPaths(draft, 2, 3)))
-    else:
-        levels = EqualLevels("", 1.0, sums, sums, DEPTH, False)
-        shape = (1, 1, 1) if rule == "rejection" else (2, 2, 1)
-        if rule != "rrs":
-            # A static tree goes on below the first of equal drafts: levels are then no tree of their own.
-            checks.append((levels, Choice("", 1.0, shape), BOUNDED[rule](draft, shape)))
-        if rule != "rejection":
-            static = StaticTrees("", 1.0, included, included, every, DEPTH)
-            choice = Choice("", 1.0, (2, 3, 1), 6, NODES)
-            checks.append((static, choice, BOUNDED[rule](draft, NESTED)))
-    for trees, choice, law in checks:
-        total = sum(w * trees.bound(i, choice)[0].sum() for i, w in enumerate(weights))
-        assert total == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
-
 
 # Plans.
 
