@@ -41,7 +41,7 @@ def audited(example, weights, oracle, count: int) -> tuple[otmd.audit.RecordedRu
 
 
 def test_texts_follow_the_target(example, weights, oracle):
-    report, tokens_per_call = audited(example, weights, oracle, 150)
+    report, tokens_per_call = audited(example, weights, oracle, 100)
     assert report.outcome == "PASS", str(report)
     assert tokens_per_call > 1.25
 
