@@ -8,6 +8,7 @@ from . import tensors as tensors
 from . import testing as testing
 from . import transport as transport
 from . import trees as trees
+from .acceptance_counts import AcceptanceCounts as AcceptanceCounts
 from .curve import RatioCurve as RatioCurve
 from .laws import CertainTop as CertainTop
 from .laws import ConditionalPoisson as ConditionalPoisson

@@ -16,7 +16,6 @@ from otmd.cli import (
     measure,
     options,
     plan,
-    rates,
     report,
     solve,
     warmup,
@@ -56,7 +55,7 @@ def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-for module in (demo, collect, measure, report, plan, decode, audit, rates, solve, warmup):
+for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
     name = module.__name__.rpartition(".")[2]
     examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
     command = unwrapped(getattr(module, name))

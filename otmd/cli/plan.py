@@ -1,7 +1,6 @@
 """``otmd plan``: what to draft and how to verify it, from two models' distributions along texts."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,7 @@ otmd collect runs/texts --consecutive 48 --per-domain 8
 otmd plan runs/texts --html plan.html
 otmd plan runs/texts --measure-latency times.json
 otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json
-otmd plan runs/texts --engine vllm --latency times.json --requests 1,8,32 --config vllm.json"""
+otmd plan runs/texts --latency times.json --requests 1,8,32"""
 
 
 def plan(
@@ -38,8 +37,6 @@ def plan(
     measure_latency: Annotated[Path | None, o.TIMES] = None,
     context: Annotated[PositiveInt | None, o.TIMES] = None,
     requests: Annotated[str | None, o.TIMES] = None,
-    engine: str | None = None,
-    config: Annotated[Path | None, o.RUN] = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -64,8 +61,7 @@ def plan(
     depth : int
         The most levels of a tree.
     rules : str
-        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones,
-        or those that --engine runs.
+        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
     temperature : float
         How a dump's texts were sampled, as are the cuts and the order below. A collected dataset records it.
     draft_temperature : str
@@ -81,30 +77,21 @@ def plan(
         smallest.
     requests : str
         Comma-separated numbers of concurrent requests, each with its own ranking; by default 1.
-    engine : str
-        Rank only the rules that this engine runs: vllm, sglang, tensorrt-llm or llama.cpp.
-    config : Path
-        Write the engine's options for the best rule to this file, as JSON.
     """
     from otmd.models import open_dataset
-    from otmd.study.planning.plan import make_plan
+    from otmd.study.planning.candidates import CANDIDATES
+    from otmd.study.planning.plan import DEFAULT_RULES, make_plan
     from otmd.study.table import Table, wrapped
 
-    allowed, default = _allowed_rules(
-        engine,
-        config,
-        {"--draft-temperature": draft_temperature, "--draft-top-k": draft_top_k},
-    )
-    names = o.split("--rules", rules) if rules else default
-    if unknown := [name for name in names if name not in allowed]:
-        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(allowed)}")
+    names = o.split("--rules", rules) if rules else DEFAULT_RULES
+    if unknown := [name for name in names if name not in CANDIDATES]:
+        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(CANDIDATES)}")
     settings = {
         "rules": names,
         "num_drafts": o.counts("--num-drafts", num_drafts),
         "budgets": o.counts("--tree-budget", tree_budget),
         "depth": depth,
         "draft_top_k": draft_top_k or None,
-        "plain_draft": engine is not None,
         "seed": seed,
         "workers": workers,
         "overwrite": overwrite,
@@ -119,7 +106,7 @@ def plan(
     most = max(settings["budgets"])
     numbers = o.counts("--requests", requests) if requests else [1]
     settings["latency"] = _latency(latency, measure_latency, context, numbers, data.metadata, most)
-    folder = output or o.default_folder(dataset, f"plan-{engine}" if engine else "plan")
+    folder = output or o.default_folder(dataset, "plan")
     with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
         result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
     rankings = result.by_budget()
@@ -139,31 +126,6 @@ def plan(
             print(f"{table._replace(note=wrapped(table.note))}\n")
         for rule, title, _ in key.rows:
             print(wrapped(f"{rule}: {title}"))
-    if config:
-        options = json.dumps(result.configuration(str(engine)), indent=1)
-        write_atomically(config.absolute(), options.encode() + b"\n")
-        print(f"Written: {config}", file=sys.stderr)
-
-
-def _allowed_rules(
-    engine: str | None, config: Path | None, drafting: dict[str, object]
-) -> tuple[list[str], list[str]]:
-    """The rules that may be named, and the default ones; ``drafting`` has options refused with --engine."""
-    from otmd.engines import ENGINES
-    from otmd.study.planning.candidates import CANDIDATES
-    from otmd.study.planning.plan import DEFAULT_RULES
-
-    expected = ", ".join(ENGINES)
-    if engine is None:
-        if config:
-            raise UsageError(f"--config: got it without --engine, expected one of {expected}")
-        return list(CANDIDATES), list(DEFAULT_RULES)
-    if engine not in ENGINES:
-        raise UsageError(f"--engine: got {engine!r}, expected one of {expected}")
-    if given := [option for option, value in drafting.items() if value]:
-        raise UsageError(f"{given[0]}: got it with --engine, which drafts in its own way")
-    rules = list(ENGINES[engine].rules)
-    return rules, rules
 
 
 def _latency(

@@ -10,7 +10,7 @@ import pytest
 import otmd
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from tiny_gguf import write_tiny_llama
 
@@ -18,7 +18,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_tiny_llama(folder / "0.gguf", 0), write_tiny_llama(folder / "1.gguf", 1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def oracle(weights):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     return otmd.models.load_target(str(weights[0]), progress=False).logits_after

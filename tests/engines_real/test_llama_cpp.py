@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
+from functools import cache
 
 import numpy as np
 import pytest
+from test_project import ROOT, code_blocks
 
 import otmd
 from otmd.audit import texts
@@ -20,52 +20,73 @@ from tiny_gguf import BOS
 
 TEMPERATURE = 0.8
 PROMPT = [BOS, 5, 6]
-COUNT = 400
+COUNT = 250
 
 
 @pytest.fixture(scope="module")
 def example():
     """The example of docs/howto/llama_cpp.md."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
+    sys.path.insert(0, str(ROOT / "docs" / "examples"))
     import llama_cpp_texts
 
     return llama_cpp_texts
 
 
-@pytest.mark.parametrize("draft", ["none", "greedy", "probabilistic"])
-def test_outputs_follow_the_target(example, weights, oracle, draft):
-    target, other = weights
-    server = example.serve(
-        target, None if draft == "none" else other, probabilistic=draft == "probabilistic"
-    )
-    listed = example.answers(server, PROMPT, COUNT)
+@pytest.fixture(scope="module")
+def answered(example, weights):
+    """The answers of a server with a kind of drafts, each started once."""
+    target, draft = weights
+
+    @cache
+    def server(drafts: str):
+        probabilistic = drafts == "probabilistic"
+        return example.serve(
+            target, None if drafts == "none" else draft, probabilistic=probabilistic
+        )
+
+    @cache
+    def answers(drafts: str, temperature: float = TEMPERATURE):
+        return example.answers(server(drafts), PROMPT, COUNT, temperature)
+
+    return answers
+
+
+SLOW = [pytest.param(drafts, marks=pytest.mark.slow) for drafts in ("none", "greedy")]
+
+
+@pytest.mark.parametrize("drafts", [*SLOW, "probabilistic"])
+def test_outputs_follow_the_target(example, answered, oracle, drafts):
+    listed = answered(drafts)
     drafted = sum(answer["timings"].get("draft_n", 0) for answer in listed)
-    assert (drafted > 1000) == (draft != "none")
+    assert (drafted > 1000) == (drafts != "none")
     report = texts(example.as_texts(PROMPT, listed), oracle, temperature=TEMPERATURE)
     assert report.outcome == "PASS", str(report)
 
 
-def test_another_temperature_is_found(example, weights, oracle):
-    listed = example.answers(example.serve(*weights, probabilistic=True), PROMPT, COUNT, 0.6)
+def test_another_temperature_is_found(example, answered, oracle):
+    listed = answered("probabilistic", 0.6)
     report = texts(example.as_texts(PROMPT, listed), oracle, temperature=TEMPERATURE)
     assert report.outcome == "FAULTY"
 
 
-def test_its_counters_are_read(example, weights, tmp_path):
-    listed = example.answers(example.serve(*weights, probabilistic=True), PROMPT, 50)
-    path = tmp_path / "answers.jsonl"
-    path.write_text("".join(json.dumps(answer) + "\n" for answer in listed))
-    counts = otmd.engines.read_counts(path)
-    assert counts.source == "llama.cpp"
-    assert 1.0 <= counts.tokens_per_step < 2.0
+def test_its_counters_are_read(answered):
+    """By the lines of docs/howto/read_counters.md."""
+    page = (ROOT / "docs" / "howto" / "read_counters.md").read_text()
+    (lines,) = [code for _, _, code in code_blocks(page) if 'answer["predicted_n"]' in code]
+    names = {"otmd": otmd, "answers": answered("probabilistic")}
+    exec(lines, names)
+    counts = names["counts"]
+    assert counts.accepted > 0
+    assert 1.0 < counts.tokens_per_step < 2.0
+    assert 0.0 < counts.draft_acceptance_rate < 0.5
 
 
-def test_n_probs_says_1_for_tokens_of_speculative_steps(example, weights):
+@pytest.mark.slow
+def test_n_probs_says_1_for_tokens_of_speculative_steps(example, answered):
     """A warning of docs/howto/llama_cpp.md: these numbers are no probabilities of the target."""
 
-    def logprobs(server) -> list[float]:
-        listed = example.answers(server, PROMPT, 40)
-        return [token["logprob"] for answer in listed for token in example.tokens_of(answer)]
+    def logprobs(drafts: str) -> list[float]:
+        return [x["logprob"] for answer in answered(drafts) for x in example.tokens_of(answer)]
 
-    assert np.all(logprobs(example.serve(weights[0])))
-    assert np.mean(np.array(logprobs(example.serve(*weights))) == 0.0) > 0.5
+    assert np.all(logprobs("none"))
+    assert np.mean(np.array(logprobs("greedy")) == 0.0) > 0.5

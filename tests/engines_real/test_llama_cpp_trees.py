@@ -30,27 +30,28 @@ def example():
     return llama_cpp_trees
 
 
-def audited(example, weights, oracle) -> tuple[otmd.audit.RecordedRunAudit, float]:
-    """The verdict on 400 texts, and the tokens per call of the target."""
+def audited(example, weights, oracle, count: int) -> tuple[otmd.audit.RecordedRunAudit, float]:
+    """The verdict on texts, and the tokens per call of the target."""
     target, draft = map(example.Reader, weights)
     rng = np.random.default_rng(0)
-    written = [example.write(target, draft, PROMPT, LENGTH, rng) for _ in range(400)]
+    written = [example.write(target, draft, PROMPT, LENGTH, rng) for _ in range(count)]
     listed = [{"prompt_tokens": PROMPT, "output_tokens": tokens} for tokens, _ in written]
     report = texts(listed, oracle, temperature=example.TEMPERATURE)
     return report, LENGTH * len(written) / sum(calls for _, calls in written)
 
 
 def test_texts_follow_the_target(example, weights, oracle):
-    report, tokens_per_call = audited(example, weights, oracle)
+    report, tokens_per_call = audited(example, weights, oracle, 100)
     assert report.outcome == "PASS", str(report)
     assert tokens_per_call > 1.25
 
 
+@pytest.mark.slow
 def test_a_draft_that_sees_the_other_paths_is_found(example, weights, oracle, monkeypatch):
     def read_all_as_one_path(reader, nodes, sequences):
         read(reader, nodes, lambda node: list(range(reader.paths)))
 
     read = example.Reader.read
     monkeypatch.setattr(example.Reader, "read", read_all_as_one_path)
-    report, _ = audited(example, weights, oracle)
+    report, _ = audited(example, weights, oracle, 400)
     assert report.outcome == "FAULTY"

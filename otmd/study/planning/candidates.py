@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd import verifiers
-from otmd.engines import CATALOGUE, ENGINES
+from otmd.engines import CATALOGUE
 from otmd.laws import DraftLaw, Greedy, Stratified, WithReplacement
 from otmd.trees import LayerVerification, SubtreeVerification, TreeVerifier
 
@@ -63,16 +63,11 @@ def _engine(name: str, title: str, **options: Any) -> Candidate:
     entry = CATALOGUE[name]
     rule: Any = entry.rule
     assert entry.drafts is not None
-    options.setdefault("engines", _run_by(name))
     return Candidate(title, rule, {"": entry.drafts}, chain=entry.most_drafts == 1, **options)
 
 
-def _run_by(name: str) -> tuple[str, ...]:
-    return tuple(engine.title for engine in ENGINES.values() if name in engine.rules)
-
-
-def _deterministic(name: str, title: str) -> Candidate:
-    return _engine("certain-tree", title, engines=_run_by(name))._replace(variants={})
+def _deterministic(title: str, engines: tuple[str, ...] = ()) -> Candidate:
+    return _engine("certain-tree", title, engines=engines)._replace(variants={})
 
 
 def _with_replacement(
@@ -109,21 +104,33 @@ def _drawn(title: str, rule: TreeVerifier, adaptive: bool = False) -> Candidate:
 
 
 CANDIDATES = {
-    "one-hot": _engine("one-hot", "argmax chain (the default of engines)"),
+    "one-hot": _engine(
+        "one-hot",
+        "argmax chain (the default of engines)",
+        engines=("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"),
+    ),
     "match-sampled": _engine(
         "match-sampled", "sampled chain, sample and match (mlx-lm)", engines=("mlx-lm",)
     ),
-    "rejection": _engine("rejection", "sampled chain, rejection (vLLM probabilistic)"),
-    "rejection-top-10": _engine(
-        "rejection-top-10", "chain sampled from the top 10, rejection (llama.cpp probabilistic)"
+    "rejection": _engine(
+        "rejection", "sampled chain, rejection (vLLM probabilistic)", engines=("vLLM", "SGLang")
     ),
-    "block": _engine("block", "sampled chain, block verification (vLLM block, V2 runner alone)"),
+    "rejection-top-10": _engine(
+        "rejection-top-10",
+        "chain sampled from the top 10, rejection (llama.cpp probabilistic)",
+        engines=("llama.cpp",),
+    ),
+    "block": _engine(
+        "block",
+        "sampled chain, block verification (vLLM block, V2 runner alone)",
+        engines=("vLLM",),
+    ),
     "certain-tree": _engine("certain-tree", "deterministic top-n tree, target only"),
     "static-tree": _deterministic(
-        "static-tree", "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
+        "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
     ),
     "most-likely": _deterministic(
-        "most-likely", "most likely paths, target only (EAGLE-2, SGLang)"
+        "most likely paths, target only (EAGLE-2, SGLang)", engines=("SGLang",)
     ),
     "sequoia": _engine(
         "sequoia",

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from otmd import __version__
-from otmd.engines import ENGINES
 from otmd.models.dataset import Dataset
-from otmd.probabilities import Processing, validate_count, validate_counts, wrong
+from otmd.probabilities import Processing, validate_count, validate_counts
 from otmd.storage.files import one_line
 from otmd.study.planning.advice import advice, temperatures_of, tree_of
 from otmd.study.planning.candidates import CANDIDATES
@@ -85,26 +84,6 @@ class Plan(NamedTuple):
             plan["by_requests"] = by_requests
         return plan | {"about": self.about}
 
-    def configuration(self, engine: str) -> dict[str, Any]:
-        """The configuration of an engine for the rule that is best for the fewest requests.
-
-        Parameters
-        ----------
-        engine : str
-            A key of :data:`otmd.engines.ENGINES`.
-
-        Raises
-        ------
-        ValueError
-            For another engine, and as :meth:`otmd.engines.Engine.configuration`.
-        """
-        if engine not in ENGINES:
-            raise wrong("engine", repr(engine), f"one of {', '.join(ENGINES)}")
-        fewest = min(self.rankings, key=lambda ranking: ranking.requests)
-        rule = max(fewest.rows, key=lambda row: row.fitted).rule
-        schedule = {ranking.requests: ranking.drafts(rule) for ranking in self.rankings}
-        return ENGINES[engine].configuration(rule, schedule)
-
     def by_budget(self) -> dict[int, Table]:
         """The ranking within each tree budget that changes it, the largest first."""
         unit = "tokens/s" if "latency" in self.about else "tokens/step"
@@ -139,7 +118,6 @@ def make_plan(
     target: Processing | None = None,
     draft_temperatures: Sequence[float] = (),
     draft_top_k: int | None = None,
-    plain_draft: bool = False,
     latency: Latency | Sequence[Latency] | None = None,
     seed: int = 0,
     workers: int | None = None,
@@ -164,9 +142,6 @@ def make_plan(
         The draft's temperatures to try; by default the target's, or 1 if that is 0.
     draft_top_k : int, optional
         Sampled drafts come from this many most likely tokens of the draft.
-    plain_draft : bool
-        Whether drafts are sampled as engines sample them: at the temperature of the texts, without top-k,
-        top-p and min-p; at temperature 0 the argmax.
     latency : Latency or sequence of Latency, optional
         Times; with them rows are ranked by tokens per second of a request. One ranking for each; the advice
         is that of the first.
@@ -198,11 +173,9 @@ def make_plan(
     for times in latencies:
         times.check(budgets[-1])
     sampled = _sampled_with(dataset, target)
-    drafts = (Processing(sampled.temperature),)
-    if not plain_draft:
-        cut = sampled.cut_to(draft_top_k)
-        temperatures = draft_temperatures or [sampled.temperature or 1.0]
-        drafts = tuple(replace(cut, temperature=temperature) for temperature in temperatures)
+    cut = sampled.cut_to(draft_top_k)
+    temperatures = draft_temperatures or [sampled.temperature or 1.0]
+    drafts = tuple(replace(cut, temperature=temperature) for temperature in temperatures)
     named = {rule: CANDIDATES[rule] for rule in rules}
     tabled = tuple(rule for rule in rules if named[rule].variants and not named[rule].tree_rule)
     settings = Settings(tabled, tuple(sorted(num_drafts)), sampled, drafts, seed)
@@ -391,8 +364,7 @@ def _depths(rows: Sequence[Row]) -> Table:
         none = [None] * (depth - len(row.acceptance))
         table.append([row.rule, tree_of(row.choice), *row.acceptance, *none])
     note = (
-        "P(at least k drafts are accepted): what vLLM takes as synthetic_acceptance_rates, and llama.cpp "
-        "as --spec-synth-rates, for a chain as long as the tree is deep."
+        "P(at least k drafts are accepted): AcceptanceCounts.acceptance_by_position of an engine."
     )
     heads = ["rule", "tree", *(f"≥ {k + 1}" for k in range(depth))]
     return Table("Acceptance by depth", heads, table, note, decimals=3)

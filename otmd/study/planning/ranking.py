@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from otmd.engines import PlannedDrafts
 from otmd.probabilities import FloatArray
 from otmd.study import jackknife
 from otmd.study.planning.candidates import CANDIDATES
@@ -123,14 +122,6 @@ class Ranking(NamedTuple):
     def requests(self) -> int:
         """The number of concurrent requests."""
         return self.latency.requests if self.latency else 1
-
-    def drafts(self, rule: str) -> PlannedDrafts | None:
-        """The drafts of a rule's best choice; None if the target alone is as fast."""
-        row = max((row for row in self.rows if row.rule == rule), key=lambda row: row.fitted)
-        if self.latency and row.value * self.latency.alone <= 1.0:
-            return None
-        shape = row.choice.shape
-        return PlannedDrafts(len(shape), row.choice.drafts, shape[0], tuple(row.acceptance))
 
 
 class Evidence:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from planning.test_make_plan import LENGTH, VOCAB
 
-from otmd.cli import main
 from otmd.models import open_dataset
 from otmd.probabilities import Processing
 from otmd.study.planning import Settings, read_texts
@@ -37,10 +36,15 @@ def check(path, target=Processing()):  # noqa: B008
 
 
 def test_the_targets_own_texts_pass(tmp_path):
+    check(write_texts(tmp_path / "warm.npz"))
+    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
+
+
+@pytest.mark.slow
+def test_the_targets_own_texts_pass_at_the_stated_rate(tmp_path):
     """At a false-alarm rate of 1e-4, twenty sound runs are all accepted in 499 of 500 tests."""
     for seed in range(20):
         check(write_texts(tmp_path / f"{seed}.npz", seed))
-    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
 
 
 @pytest.mark.parametrize(
@@ -57,12 +61,3 @@ def test_texts_of_others_are_refused(tmp_path, fault, said):
         ValueError, match=f"target did not sample.*{said} than its samples.*, expected"
     ):
         check(write_texts(tmp_path / "texts.npz", **fault))
-
-
-def test_the_command_says_so_in_one_line(tmp_path, capsys):
-    path = write_texts(tmp_path / "texts.npz", shift=1)
-    assert main(["plan", str(path), "--depth", "3", "--quiet"]) == 1
-    error = capsys.readouterr().err
-    assert "the target did not sample" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "texts-plan").exists()

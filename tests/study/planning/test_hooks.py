@@ -89,6 +89,7 @@ def test_a_sound_run_is_not_called_faulty(hook, pair, tmp_path):
         np.testing.assert_allclose(rows[0][f"{name}_logits"], np.multiply(raw, factor), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):
     torch.manual_seed(0)
     ids = torch.tensor([[3, 4, 5, 3, 4, 5, 3, 4]])

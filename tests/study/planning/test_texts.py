@@ -5,17 +5,23 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import polars as pl
 import pytest
 
 import otmd
 from otmd.models import open_dataset
+from otmd.probabilities import Processing
+from otmd.study.planning import CANDIDATES, Evidence, Settings
 from otmd.study.planning.texts import (
+    Text,
     longest_text,
     reached_by_block,
     reached_by_probs,
     read_texts,
     steps_along,
 )
+from otmd.study.planning.token_table import Job, text_table
+from otmd.study.planning.tree_choices import Choice
 from otmd.trees import (
     BlockVerification,
     IIDPaths,
@@ -23,6 +29,7 @@ from otmd.trees import (
     TokenLevel,
     TokenTree,
     block_efficiency,
+    inclusion_bound,
 )
 
 DEPTH = 3
@@ -30,28 +37,10 @@ DEPTH = 3
 SIGMAS = 4.5
 
 
-def certain(draft_probs, num_drafts):
-    return otmd.TopThen(draft_probs, num_drafts, top=num_drafts)
-
-
 RULES = {
-    "one path": (otmd.Preference(), otmd.WithReplacement, 1),
-    "RRS": (otmd.RecursiveRejection(), otmd.WithReplacement, 2),
-    "K-SEQ": (otmd.KSequential(), otmd.WithReplacement, 2),
-    "preference": (otmd.Preference(), otmd.WithReplacement, 2),
-    "strata": (otmd.Preference(), otmd.Stratified, 2),
-    "optimal": (otmd.Optimal(), otmd.WithReplacement, 2),
-    "strata, optimal": (otmd.Optimal(), otmd.Stratified, 2),
-    "greedy": (otmd.Preference(), otmd.Greedy, 2),
-    "SpecHub": (otmd.SpecHub(), otmd.Hub, 2),
-    "certain": (otmd.TargetOnly(), certain, 2),
-    "sample and match": (otmd.TargetOnly(), otmd.WithReplacement, 1),
+    "RRS": (otmd.RecursiveRejection(), otmd.WithReplacement),
+    "strata": (otmd.Preference(), otmd.Stratified),
 }
-
-
-def small_pair(seed: int = 3) -> tuple[TableModel, TableModel]:
-    rng = np.random.default_rng(seed)
-    return TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
 
 
 def emission_probs(verifier, p, law, token, **options):
@@ -71,36 +60,77 @@ def drafted_prob_of(verifier, law):
     return drafted_prob
 
 
-def texts(target: TableModel, draft: TableModel, length: int):
+def texts(target: TableModel, draft: TableModel, length: int = DEPTH):
     """Every text, its probability, and the distributions along it."""
     for tokens in product(range(target.vocab_size), repeat=length):
         p, q = (np.array([model(tokens[:i]) for i in range(length)]) for model in (target, draft))
         yield float(np.prod(p[np.arange(length), tokens])), tokens, p, q
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_first_steps_are_block_efficiency(name):
-    """Averaged over all texts, the first step is as long as enumeration of drafts and decisions says."""
-    (verifier, law, count), (target, draft) = RULES[name], small_pair()
-    tree = TokenTree(draft, (count,) * DEPTH, law)
-    wanted = block_efficiency(TokenLevel(verifier), target, tree)
-    total, drafted_prob = 0.0, drafted_prob_of(verifier, law)
-    for prob, tokens, p, q in texts(target, draft, DEPTH):
-        probs = [drafted_prob(p[t], q[t], count, tokens[t]) for t in range(DEPTH)]
-        reached = reached_by_probs(np.repeat(probs, DEPTH).reshape(DEPTH, DEPTH))
-        total += prob * steps_along(reached, DEPTH).tokens
-    assert total == pytest.approx(wanted.value, abs=1e-9)
+# Every rule against enumeration: a candidate with the law of the same drafts, given q and their number.
+SETTINGS = Settings((), (1, 2, 3), Processing(), (Processing(),), 0)
+SHAPE, NODES, NESTED = (
+    (2, 2, 1),
+    ((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)),
+    ((((),), ()), ((),)),
+)
+PATHS = Choice("", 1.0, (2, 2, 2), 6, ((0,),))
+EXACT = [
+    *("one-hot", "match-sampled", "rejection", "block", "certain-tree", "sequoia", "greedy"),
+    *("rrs", "rrs-paths", "k-seq", "k-seq-paths", "preference", "preference-paths"),
+    *("stratified", "optimal", pytest.param("stratified-optimal", marks=pytest.mark.slow)),
+]
 
 
-def test_first_steps_of_block_verification():
-    target, draft = small_pair()
-    wanted = block_efficiency(BlockVerification(), target, IIDPaths(draft, 1, DEPTH))
-    total = 0.0
-    for prob, tokens, p, q in texts(target, draft, DEPTH):
-        every = np.arange(DEPTH)
-        reached = reached_by_block(q[every, tokens] / p[every, tokens], DEPTH)
-        total += prob * steps_along(reached, DEPTH).tokens
-    assert total == pytest.approx(wanted.value, abs=1e-12)
+def small_pair(seed: int = 3, sparse: bool = False) -> tuple[TableModel, TableModel]:
+    """A target and a draft; a sparse one has no mass on its least likely tokens."""
+    rng = np.random.default_rng(seed)
+    target, draft = TableModel.random(3, 2, rng=rng), TableModel.random(3, 2, rng=rng)
+    if sparse:
+        tables = [np.where(t > t.min(axis=-1, keepdims=True), t, 0.0) for t in draft.tables]
+        draft = TableModel([table / table.sum(axis=-1, keepdims=True) for table in tables])
+    return target, draft
+
+
+@pytest.mark.parametrize("rule", EXACT)
+def test_first_steps_are_block_efficiency_and_bounds_are_inclusion_bounds(rule):
+    """Averaged over all texts, exactly what enumeration of drafts and decisions says."""
+    candidate = CANDIDATES[rule]
+    target, draft = small_pair(sparse=candidate.repeats)
+    settings = SETTINGS._replace(rules=(rule,))
+    weights, tables, names = [], [], []
+    for number, (prob, tokens, p, q) in enumerate(texts(target, draft)):
+        weights.append(prob)
+        tables.append(text_table(settings, Job(number, [*tokens], p, q, "probs")))
+        names.append(Text(str(number), "toy", [], [*tokens]))
+    table = pl.concat(tables)
+    bounds = table.select("text", "index", "draft_temperature", "num_drafts").unique()
+    bounds = bounds.with_columns(proportional=1.0, fitted=1.0)
+    evidence = Evidence(table, bounds, names, DEPTH, DEPTH)
+    variant, make = next(iter(candidate.variants.items()))
+    key = rule, variant, 1.0
+    shape = (1,) * DEPTH if candidate.chain else SHAPE
+    checks = []
+    if candidate.paths:
+        checks.append((evidence.trees[key], PATHS, IIDPaths(draft, 2, DEPTH)))
+    elif not candidate.repeats:
+        choice = Choice(variant, 1.0, shape)
+        checks.append((evidence.levels[key], choice, TokenTree(draft, shape, make)))
+    if candidate.static:
+        # A static tree goes on below the first of equal drafts: levels are then no tree of their own.
+        choice = Choice(variant, 1.0, (2, 3, 1), 6, NODES)
+        checks.append((evidence.trees[key], choice, TokenTree(draft, NESTED, make)))
+    assert checks
+    for trees, choice, law in checks:
+        mean = [
+            sum(w * reach(i, choice)[0].sum() for i, w in enumerate(weights))
+            for reach in (trees.reached, trees.bound)
+        ]
+        assert mean[1] == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
+        step = BlockVerification() if rule == "block" else TokenLevel(candidate.verifier)
+        # Sequoia's probabilities are unbiased estimates.
+        if rule != "sequoia":
+            assert mean[0] == pytest.approx(block_efficiency(step, target, law).value, abs=1e-8)
 
 
 LENGTH, STOP = 6, 2
@@ -121,6 +151,7 @@ def decoder(rule, target, draft, make_law, rng):
     return tokens, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["RRS", "strata", "block"])
 def test_decoders_of_whole_texts(name):
     """Texts that end by themselves and texts that are cut, against 1,500 decoded texts."""
@@ -130,7 +161,7 @@ def test_decoders_of_whole_texts(name):
         rule = BlockVerification()
         make_law = lambda model: IIDPaths(model, 1, DEPTH)  # noqa: E731
     else:
-        verifier, law, _ = RULES[name]
+        verifier, law = RULES[name]
         rule = TokenLevel(verifier)
         drafted_prob = drafted_prob_of(verifier, law)
         make_law = lambda model: TokenTree(model, counts, law)  # noqa: E731
