@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.models.draft_vocabularies import RestrictedDraft, TranslatedDraft, most_frequent
 from otmd.models.language_models import LanguageModel, description, load_target
 from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.models.variants import skip_layers
@@ -106,11 +104,9 @@ def load_draft(
         "skip:13,15,17" leaves out these layers of the target. "ngram" or "ngram:ORDER" fits an n-gram model
         (order 3 unless given) on ``corpus``; "ngram:ORDER:FILE" fits it on a text file, or reads one saved as
         ``.npz``. With "+context" at the end it learns from the text being written too. Anything else names a
-        second model, as for ``load_target``; if its token map is another one, it proposes the tokens that
-        both have, see :class:`otmd.models.TranslatedDraft`, and a warning says so. "+vocab:K" at the end of
-        any of these keeps the K most frequent tokens of ``corpus``; see :class:`otmd.models.RestrictedDraft`.
+        second model over the same tokens, as for ``load_target``.
     target, corpus : LanguageModel, sequence of token sequences
-        The target, and what an n-gram model without a file is fitted on, or tokens are counted in.
+        The target, and what an n-gram model without a file is fitted on.
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 
@@ -122,13 +118,8 @@ def load_draft(
     Raises
     ------
     ValueError
-        If ``spec`` is malformed, a file is missing, K is out of range, or the models share no tokens.
+        If ``spec`` is malformed, a file is missing, or the vocabularies differ.
     """
-    if match := re.fullmatch(r"(.+)\+vocab:(\d+)", spec):
-        if not corpus:
-            raise wrong("corpus", "none", f"text whose tokens are counted, for {spec!r}")
-        frequent = most_frequent(corpus, int(match[2]), target.token_count)
-        return RestrictedDraft(load_draft(match[1], target, corpus, device, dtype), frequent)
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
@@ -141,16 +132,8 @@ def load_draft(
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
         return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
-    if draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():
-        common_vocabulary(target, draft)
-        return draft
-    translated = TranslatedDraft(draft, target.tokenizer)
-    warnings.warn(
-        f"draft: {draft.name} has another tokenizer; it proposes the {translated.tokens.size} tokens "
-        f"of the target's {target.token_count} that both have",
-        stacklevel=2,
-    )
-    return translated
+    common_vocabulary(target, draft)
+    return draft
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
@@ -165,8 +148,7 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
         )
         raise ValueError(
             f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
-            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}. "
-            "otmd.models.TranslatedDraft proposes the shared ones"
+            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}"
         )
     size = max(ours.values()) + 1
     padding = {"target": target.vocab_size - size, "draft": draft.vocab_size - size}
