@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from collected import write_folder
 from planning.test_make_plan import LENGTH, VOCAB
 
 from otmd.cli import main
@@ -24,11 +25,10 @@ def write_texts(path, seed=0, temperature=1.0, by_draft=False, shift=0):
     tokens = np.array([rng.choice(VOCAB, p=row) for row in probs])
     prompts = np.repeat([f"p{i}" for i in range(PROMPTS)], LENGTH)
     position = np.tile(np.arange(LENGTH), PROMPTS)
-    np.savez(
+    return write_folder(
         path, target_logits=target, draft_logits=draft, prompt_id=prompts, position=position,
         token=np.roll(tokens, shift),
     )  # fmt: skip
-    return path
 
 
 def check(path, target=Processing()):  # noqa: B008
@@ -39,8 +39,8 @@ def check(path, target=Processing()):  # noqa: B008
 def test_the_targets_own_texts_pass(tmp_path):
     """At a false-alarm rate of 1e-4, twenty sound runs are all accepted in 499 of 500 tests."""
     for seed in range(20):
-        check(write_texts(tmp_path / f"{seed}.npz", seed))
-    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
+        check(write_texts(tmp_path / str(seed), seed))
+    check(write_texts(tmp_path / "cold", temperature=0.6), Processing(0.6))
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_texts_of_others_are_refused(tmp_path, fault, said):
     with pytest.raises(
         ValueError, match=f"target did not sample.*{said} than its samples.*, expected"
     ):
-        check(write_texts(tmp_path / "texts.npz", **fault))
+        check(write_texts(tmp_path / "texts", **fault))
 
 
 def test_the_command_says_so_in_one_line(tmp_path, capsys):
-    path = write_texts(tmp_path / "texts.npz", shift=1)
+    path = write_texts(tmp_path / "texts", shift=1)
     assert main(["plan", str(path), "--depth", "3", "--quiet"]) == 1
     error = capsys.readouterr().err
     assert "the target did not sample" in error

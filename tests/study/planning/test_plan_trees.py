@@ -334,7 +334,7 @@ def test_ranks_of_tokens_without_mass() -> None:
 
 
 def test_a_dataset_without_paths(tmp_path) -> None:
-    dataset = open_dataset(write_texts(tmp_path / "texts.npz", draft_paths=None))
+    dataset = open_dataset(write_texts(tmp_path / "texts", draft_paths=None))
     assert dataset.paths([0]) is None
     rules = ["one-hot", "most-likely"]
     found = make_plan(dataset, tmp_path / "out", rules=rules, depth=3, workers=1)
@@ -346,7 +346,7 @@ def test_a_dataset_without_paths(tmp_path) -> None:
 
 
 def test_most_likely_paths_alone(tmp_path) -> None:
-    dataset = open_dataset(write_texts(tmp_path / "texts.npz"))
+    dataset = open_dataset(write_texts(tmp_path / "texts"))
     times = Latency([(1, 0.02), (999, 0.03)], [(1, 0.002), (999, 0.002)], 0.0, 1)
     found = make_plan(
         dataset, tmp_path / "out", rules=["most-likely"], budgets=(2, 400), depth=5, latency=times

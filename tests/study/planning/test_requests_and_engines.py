@@ -29,7 +29,7 @@ def times(numbers=(1, 8, 32), target=1e-4, draft=2e-5):
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
-    return write_texts(tmp_path_factory.mktemp("requests") / "texts.npz")
+    return write_texts(tmp_path_factory.mktemp("requests") / "texts")
 
 
 @pytest.fixture
@@ -156,10 +156,10 @@ def test_the_top_k_of_the_draft_is_that_of_the_law(dump, tmp_path):
 def test_an_engine_drafts_at_the_temperature_alone(tmp_path, capsys):
     """Without the cuts of the texts; at temperature 0 its sampled draft is the argmax."""
     recorded = {"temperature": 0.0, "top_k": 5, "order": "vllm"}
-    drawn = np.load(write_texts(tmp_path / "drawn.npz"))
-    certain = drawn["target_logits"].copy()
-    certain[np.arange(len(certain)), drawn["token"]] += 50.0
-    path = write_texts(tmp_path / "texts.npz", target_logits=certain, metadata=json.dumps(recorded))
+    drawn = open_dataset(write_texts(tmp_path / "drawn"))
+    certain = drawn.arrays(np.arange(len(drawn)))[0].copy()
+    certain[np.arange(len(certain)), [row.token for row in drawn.positions]] += 50.0
+    path = write_texts(tmp_path / "texts", target_logits=certain, metadata=recorded)
     command = ["plan", str(path), "--workers", "1", "--depth", "3", "--json", "--output"]
 
     def ranked(folder, *options):

@@ -248,7 +248,7 @@ def test_bounds_of_every_law_are_inclusion_bounds(rule) -> None:
 
 def test_a_reach_is_at_most_its_bound(tmp_path) -> None:
     """Token by token, for every rule whose probabilities are exact; block verification attains it."""
-    dataset = open_dataset(write_texts(tmp_path / "texts.npz"))
+    dataset = open_dataset(write_texts(tmp_path / "texts"))
     rules = (
         "rejection",
         "block",
@@ -281,7 +281,7 @@ def test_a_reach_is_at_most_its_bound(tmp_path) -> None:
 
 @pytest.fixture
 def dataset(tmp_path):
-    return open_dataset(write_texts(tmp_path / "texts.npz"))
+    return open_dataset(write_texts(tmp_path / "texts"))
 
 
 RULES = ["stratified", "stratified-subtree", "greedy-subtree", "stratified-layer", "block"]
