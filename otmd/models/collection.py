@@ -19,7 +19,7 @@ import numpy as np
 from otmd.models import dataset
 from otmd.models.continuations import most_likely_along
 from otmd.models.dataset import DrawnTree, check_shape
-from otmd.models.draft_models import Draft, common_vocabulary, load_draft
+from otmd.models.draft_models import Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.drawn_trees import draw_trees
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
@@ -138,6 +138,8 @@ def collect(
     if not prompts:
         raise wrong("prompts", "none", "at least one")
     check_unique(prompts)
+    if isinstance(draft, str):
+        check_draft(draft)
     if isinstance(target, str):
         target = load_target(target, device, model_dtype, progress=progress)
     if isinstance(draft, str):

@@ -15,6 +15,7 @@ from otmd.models.variants import skip_layers
 from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
+_NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
 
 
 class Draft(Protocol):
@@ -120,20 +121,33 @@ def load_draft(
     ValueError
         If ``spec`` is malformed, a file is missing, or the vocabularies differ.
     """
+    check_draft(spec)
     if spec.startswith("skip:"):
-        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
-            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
-    if re.match(r"ngram($|[:+])", spec):
-        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
-        if match is None:
-            expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
-            raise wrong("draft", repr(spec), expected)
+    if match := _NGRAM.fullmatch(spec):
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
         return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
     common_vocabulary(target, draft)
     return draft
+
+
+def check_draft(spec: str) -> None:
+    """Raise ValueError for a malformed ``spec`` of :func:`load_draft`, or one of a file that does not exist.
+
+    It needs no model, so that such an error comes before one is loaded.
+    """
+    ngram = _NGRAM.fullmatch(spec)
+    if spec.startswith("skip:"):
+        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
+            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
+    elif ngram and ngram[2] is not None and not Path(ngram[2]).is_file():
+        raise ValueError(f"draft: there is no file {ngram[2]!r} to fit an n-gram model on")
+    elif not ngram and re.match(r"ngram($|[:+])", spec):
+        expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
+        raise wrong("draft", repr(spec), expected)
+    elif spec.endswith(".gguf") and not Path(spec).is_file():
+        raise ValueError(f"draft: there is no GGUF file {spec!r}")
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
@@ -163,8 +177,6 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
 def _ngram(
     order: int, file: str | None, target: LanguageModel, corpus: Sequence[Sequence[int]] | None
 ) -> NGram:
-    if file is not None and not Path(file).is_file():
-        raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")
     if file is not None and file.endswith(".npz"):
         model = NGram.load(file)
         if model.order != order or model.vocab_size != target.token_count:
