@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
-from transformers.generation import GenerationMode, logits_process
+from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from otmd.laws import CertainTop, DraftLaw, Stratified
@@ -35,7 +35,7 @@ _SERVED = set(
     encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids sequence_bias
     renormalize_logits remove_invalid_values forced_bos_token_id forced_eos_token_id suppress_tokens
     begin_suppress_tokens exponential_decay_length_penalty token_healing guidance_scale watermarking_config
-    output_scores output_logits return_dict_in_generate
+    output_scores output_logits return_dict_in_generate transformers_version
     pad_token_id bos_token_id eos_token_id decoder_start_token_id disable_compile""".split()
 )
 # Their scores depend on the calls before, which here are those of a tree.
@@ -351,9 +351,6 @@ def _check_call(ids: torch.Tensor, processors: Any, config: Any, inputs: dict[st
         # False is as good as unset where nothing is usual.
         if not name.startswith("_") and value is not None and value != (usual[name] or False):
             raise wrong(name, repr(value), "it unset: draft trees do not serve it")
-    mode = config.get_generation_mode()
-    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        raise wrong("generation_config", mode.value, "greedy search or sampling")
     for processor in processors:
         if isinstance(processor, _STATEFUL):
             name = type(processor).__name__
