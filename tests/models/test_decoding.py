@@ -202,7 +202,7 @@ def test_the_draft_reads_a_level_in_one_call(
 def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: LanguageModel) -> None:
     law, rule = SPECULATIONS["traversal"]
     ended = 0
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         tokens = decode(tiny, PROMPT, 60, Speculation(draft, law, rule), rng=rng).tokens
         inside = [token in tiny.stop_tokens for token in tokens]

@@ -115,11 +115,8 @@ def texts(small: LanguageModel, draft, **settings) -> list[dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["similar", "n-gram"])
-def test_sampled_texts_are_audited(name: str, small: LanguageModel) -> None:
-    draft = similar(small) if name == "similar" else DRAFTS[name](small)
-    shape = {"quotas": (2, 2, 2, 2)} if name == "similar" else {"branching": (2, 2, 1)}
-    written = texts(small, draft, **shape, **SETTINGS)
+def test_sampled_texts_are_audited(small: LanguageModel) -> None:
+    written = texts(small, similar(small), quotas=(2, 2, 2, 2), **SETTINGS)
     assert otmd.audit.texts(written, small.logits_after, bias=BIAS, **SETTINGS).outcome == "PASS"
     hotter = SETTINGS | {"temperature": 1.3}
     assert otmd.audit.texts(written, small.logits_after, **hotter).outcome == "FAULTY"
@@ -131,12 +128,8 @@ def penalised(small: LanguageModel):
 
     def oracle(prefixes):
         rows = torch.from_numpy(small.logits_after(prefixes))
-        return np.stack(
-            [
-                penalty(torch.tensor([p]), row[None])[0]
-                for p, row in zip(prefixes, rows, strict=True)
-            ]
-        )
+        pairs = zip(prefixes, rows, strict=True)
+        return np.stack([penalty(torch.tensor([prefix]), row[None])[0] for prefix, row in pairs])
 
     return oracle
 
@@ -182,15 +175,8 @@ def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(
         forward(self, missing)
 
     monkeypatch.setattr(generation.CachedContinuations, "_compute", counted)
-    write(
-        small,
-        draft,
-        4,
-        do_sample=True,
-        eos_token_id=None,
-        branching=(2, 1),
-        stopping_criteria=[Once()],
-    )
+    settings = {"do_sample": True, "eos_token_id": None, "branching": (2, 1)}
+    write(small, draft, 4, stopping_criteria=[Once()], **settings)
     assert calls == [(True, 1), (True, 2), (False, 5)]
 
 
