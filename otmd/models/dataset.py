@@ -224,7 +224,7 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     ----------
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
-        ``target_probs`` and ``draft_probs``, each (N, V), and if wanted ``prompt_id``, numbers or texts (N,).
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, numbers or texts (N,).
         Without it every row is a prompt of its own. Rows of a file are of the domain "dump".
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
