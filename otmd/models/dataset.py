@@ -224,8 +224,8 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     ----------
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
-        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id``, numbers or texts (N,).
-        Without it every row is a prompt of its own. Rows of a file are of the domain "dump".
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id`` (N,), numbers or
+        texts; without it every row is a prompt of its own. Rows of a file are of the domain "dump".
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
@@ -468,4 +468,3 @@ def _checked_arrays(
             expected = f"whole numbers ({shape[0]}, M, 2), parents before their children"
             raise wrong("draft_paths", f"{paths.dtype} of shape {raw.shape}", expected)
     return kinds[0], Arrays(arrays[target], arrays[draft], paths)
-

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import hub, logging
-from huggingface_hub.utils import logging as hub_logging
 
 from otmd.laws.base import draw_tokens
 from otmd.models.progress import progress_bar
@@ -29,9 +29,9 @@ from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.files import one_line, sha256_of
 
 # A model's files are data: no Python that they hold or name is run, whatever standard input says.
-AS_DATA = {"trust_remote_code": False}
+_AS_DATA = {"trust_remote_code": False}
 # No pickles; and a configuration may name an attention kernel of the hub, which is code.
-SAFE_MODEL = {"use_safetensors": True, "weights_only": True, "attn_implementation": None}
+_SAFE_MODEL = {"use_safetensors": True, "weights_only": True, "attn_implementation": None}
 
 
 class LanguageModel:
@@ -284,7 +284,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
         raise wrong("revision", f"{revision!r} for {name!r}", "none: it is for names on the hub")
     source = name
     identity = ""
-    options: dict[str, Any] = {**AS_DATA}
+    options: dict[str, Any] = {**_AS_DATA}
     if Path(name).is_dir():
         identity = f"sha256:{_weights_hash(Path(name))}"
     elif local:
@@ -303,7 +303,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
             config = AutoConfig.from_pretrained(source, **options)
             model = AutoModelForCausalLM.from_pretrained(
-                source, config=config, dtype=dtype, **SAFE_MODEL, **options
+                source, config=config, dtype=dtype, **_SAFE_MODEL, **options
             )
     except Exception as error:  # of any kind, since transformers does not check a model's files
         reason = one_line(error)[:300]
@@ -335,7 +335,7 @@ def _weights_hash(folder: Path) -> str:
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:
     """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
-    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, **AS_DATA}
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, **_AS_DATA}
     source = str(path.parent)
     with progress_bar(f"Converting {path.name}, once", 2, progress) as update, quiet_transformers():
         try:
