@@ -32,7 +32,7 @@ from otmd.trees.base import Context, DraftTree
 from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import every_outcome
 
-SHAPES = ((2, 2), (3, 1), (2, 1, 1))
+SHAPES = ((2, 2), (3, 1), pytest.param((2, 1, 1), marks=pytest.mark.slow))
 # Two-sided, of a normal distribution: false alarms once in 160,000.
 SIGMAS = 4.5
 
