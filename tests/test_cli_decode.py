@@ -60,18 +60,9 @@ def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
     "options",
     [
         [],
-        ["--rule", "layer"],
-        ["--draft-top-k", "5", "--branching", "2,2", "--law", "stratified"],
-        ["--paths", "3", "--depth", "2"],
-        ["--branching", "2,2", "--rule", "traversal"],
-        ["--branching", "2,2", "--law", "stratified", "--rule", "layer"],
-        ["--branching", "2,2", "--law", "stratified", "--rule", "token"],
+        ["--draft-top-k", "5", "--branching", "2,2", "--law", "stratified", "--rule", "token"],
         ["--paths", "2", "--depth", "2", "--rule", "subtree"],
-        ["--paths", "2", "--depth", "2", "--rule", "greedy-multi-path"],
-        ["--branching", "2,1", "--law", "greedy"],
-        ["--branching", "2,1", "--law", "top-then"],
-        ["--branching", "2,1", "--law", "independent", "--repeats", "1"],
-        ["--paths", "1", "--rule", "block-verification"],
+        ["--branching", "2,1", "--law", "top-then", "--repeats", "1"],
         ["--quota", "3", "--depth", "2"],
     ],
 )
@@ -99,6 +90,11 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     assert "1 prompts, 3 times" in out
     assert "95% interval" in out
     assert (tmp_path / "a.png").stat().st_size > 0
+    # A figure that cannot be written costs no number.
+    assert main([*arguments, "--figure", str(tmp_path / "a.png" / "a.png")]) == 1
+    out, err = capsys.readouterr()
+    assert "target alone" in out
+    assert err.count("\n") == 1
 
 
 def test_sampled_drafts_come_from_the_most_likely_tokens_alone(tiny):
@@ -111,26 +107,6 @@ def test_sampled_drafts_come_from_the_most_likely_tokens_alone(tiny):
     likely = read_tree(None, None, None, 6, None)
     ways = ways_of_decoding(tiny, likely, read_rules(None, likely), Processing(0.7), 5)
     assert [*ways.values()][-1].processing == raw
-
-
-def test_the_rule_is_compared_with_the_one_that_decides_token_by_token():
-    tree = read_tree(None, None, None, None, None)
-    assert [*read_rules(None, tree)] == ["preference", "layer"]
-    assert [*read_rules("token", tree)] == ["preference"]
-    assert [*read_rules("subtree", tree)] == ["preference", "subtree"]
-    assert [*read_rules(None, read_tree(None, None, None, None, None, sampled=False))] == [
-        "target-only"
-    ]
-    assert [*read_rules("layer", read_tree(3, None, None, None, None))] == ["k-sequential", "layer"]
-
-
-def test_a_figure_that_cannot_be_written_costs_no_number(tiny, capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]
-    assert main([*arguments, "--figure", str(tmp_path / "file" / "a.png")]) == 1
-    out, err = capsys.readouterr()
-    assert "target alone" in out
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("finished", [0, 1])
@@ -162,7 +138,13 @@ def test_repeats_are_decoded_with_seeds_of_their_own_and_one_says_that_noise_is_
     assert "a difference in speed may be noise" in capsys.readouterr().out
 
 
-def test_every_kind_of_tree_has_a_rule_that_serves_it():
+def test_every_kind_of_tree_has_rules_that_serve_it():
+    """A rule for whole trees is compared with the one that decides token by token."""
+    tree = read_tree(None, None, None, None, None)
+    assert [*read_rules(None, tree)] == ["preference", "layer"]
+    assert [*read_rules("token", tree)] == ["preference"]
+    assert [*read_rules("subtree", tree)] == ["preference", "subtree"]
+    assert [*read_rules("layer", read_tree(3, None, None, None, None))] == ["k-sequential", "layer"]
     trees = [read_tree(None, "2,2", law, None, None) for law in LAWS]
     trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
     for tree in trees:

@@ -1,4 +1,4 @@
-"""Record what transformers' assisted generation does, for `otmd audit` and `otmd plan`.
+"""Record what transformers' assisted generation does, for `otmd audit`.
 
 Tested with transformers 5.24.0, which the tests of this project run it against.
 """
@@ -7,8 +7,6 @@ import json
 from contextlib import contextmanager
 from unittest.mock import patch
 
-import numpy as np
-import torch
 import transformers.generation.utils as generation
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator as Lookup
 
@@ -58,26 +56,3 @@ def recorded(path):
         patch.object(Lookup, "update_candidate_strategy", write_lookup),
     ):
         yield
-
-
-def write_texts(path, target, draft, texts, temperature):
-    """Write both models' raw logits along texts that the target sampled: `otmd plan`.
-
-    `texts` are (prompt id, domain, prompt tokens, sampled tokens).
-    """
-    columns = {
-        name: []
-        for name in ("target_logits", "draft_logits", "prompt_id", "domain", "position", "token")
-    }
-    for name, domain, prompt, answer in texts:
-        ids, count = torch.tensor([[*prompt, *answer]]), len(answer)
-        with torch.inference_mode():
-            for key, model in (("target_logits", target), ("draft_logits", draft)):
-                columns[key].append(model(ids).logits[0, -count - 1 : -1].float().numpy())
-        columns["prompt_id"] += [name] * count
-        columns["domain"] += [domain] * count
-        columns["position"] += range(len(prompt), len(prompt) + count)
-        columns["token"] += answer
-    for key in ("target_logits", "draft_logits"):
-        columns[key] = np.concatenate(columns[key])
-    np.savez(path, **columns, metadata=json.dumps({"temperature": temperature}))

@@ -22,7 +22,9 @@ class SampledDrafts:
 
     def __init__(self, vllm_config):
         name = os.environ["OTMD_DRAFT"]
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(name).eval()
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(
+            name, trust_remote_code=False
+        ).eval()
         self.num_drafts = vllm_config.speculative_config.num_speculative_tokens
         self.draft_probs = None
 

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,9 +145,11 @@ def _audited_texts(
     from otmd.audit import texts
     from otmd.models import load_target
 
-    model = load_target(oracle)
+    # Loaded once the first texts have been read.
+    model = cache(partial(load_target, oracle))
     settings = {} if target is None else asdict(target)
-    return texts(file, model.logits_after, **settings, false_alarm=false_alarm, bias=bias, rng=seed)
+    settings |= {"false_alarm": false_alarm, "bias": bias, "rng": seed}
+    return texts(file, lambda prefixes: model().logits_after(prefixes), **settings)
 
 
 def _processing(side: str, *options: Any) -> "Processing | None":

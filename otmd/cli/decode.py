@@ -138,7 +138,9 @@ def decode(
     named_rules = read_rules(rule, tree)
     # This imports torch, so the options are checked first.
     from otmd.models.collection import held_out_corpus
+    from otmd.models.draft_models import check_draft
 
+    check_draft(draft)
     progress = not (quiet or json_output)
     if prompt:
         chosen = [models.Prompt("prompt", "prompt", prompt, continuation=True)]

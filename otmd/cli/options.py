@@ -50,8 +50,7 @@ Draft = Annotated[
     Parameter(
         help="The draft: skip:13,15,17 (the target without these layers), ngram, "
         "ngram:ORDER:FILE, ngram+context (which learns from the text as it is written), or a "
-        "second model, named like the target, whose tokenizer may differ. With +vocab:16000 after "
-        "any of them, it proposes only the 16,000 most frequent tokens."
+        "second model over the same tokens, named like the target."
     ),
 ]
 Prompts = Annotated[

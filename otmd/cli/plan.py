@@ -17,7 +17,7 @@ EXAMPLES = """
 otmd collect runs/texts --consecutive 48 --per-domain 8
 otmd plan runs/texts --html plan.html
 otmd plan runs/texts --measure-latency times.json
-otmd plan dump.npz --temperature 0.7 --draft-temperature 0.7,1 --latency times.json --json
+otmd plan runs/texts --draft-temperature 0.7,1 --latency times.json --json
 otmd plan runs/texts --latency times.json --requests 1,8,32"""
 
 
@@ -52,8 +52,7 @@ def plan(
     Parameters
     ----------
     dataset : Path
-        Texts of consecutive positions: a folder that collect --consecutive made, or a dump with prompt_id,
-        position and token.
+        Texts of consecutive positions: a folder that collect --consecutive made.
     output : Path
         The folder for what is computed; by default NAME-plan next to the dataset.
     tree_budget : str
@@ -63,7 +62,7 @@ def plan(
     rules : str
         Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
     temperature : float
-        How a dump's texts were sampled, as are the cuts and the order below. A collected dataset records it.
+        How the texts were sampled, as are the cuts and the order below; the dataset's own unless given.
     draft_temperature : str
         Comma-separated: which to try for the draft; the target's unless given.
     draft_top_k : int

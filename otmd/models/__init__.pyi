@@ -12,8 +12,6 @@ from .draft_models import DEFAULT_DRAFT as DEFAULT_DRAFT
 from .draft_models import Draft as Draft
 from .draft_models import NGramDraft as NGramDraft
 from .draft_models import load_draft as load_draft
-from .draft_vocabularies import RestrictedDraft as RestrictedDraft
-from .draft_vocabularies import TranslatedDraft as TranslatedDraft
 from .generation import TreeOutput as TreeOutput
 from .generation import generate as generate
 from .language_models import LanguageModel as LanguageModel

@@ -19,7 +19,7 @@ import numpy as np
 from otmd.models import dataset
 from otmd.models.continuations import most_likely_along
 from otmd.models.dataset import DrawnTree, check_shape
-from otmd.models.draft_models import Draft, common_vocabulary, load_draft
+from otmd.models.draft_models import Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.drawn_trees import draw_trees
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
@@ -67,8 +67,7 @@ def collect(
         A model, or its name as ``load_target`` takes it ("default" needs no hub).
     draft : str or Draft
         A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file is
-        fitted on the built-in prompts that are not among ``prompts``, with their answers, and "+vocab:K"
-        counts tokens there.
+        fitted on the built-in prompts that are not among ``prompts``, with their answers.
     prompts : sequence of Prompt
         The prompts; no two may share an id.
     folder : str or Path
@@ -139,6 +138,8 @@ def collect(
     if not prompts:
         raise wrong("prompts", "none", "at least one")
     check_unique(prompts)
+    if isinstance(draft, str):
+        check_draft(draft)
     if isinstance(target, str):
         target = load_target(target, device, model_dtype, progress=progress)
     if isinstance(draft, str):
@@ -174,8 +175,8 @@ def _check_settings(settings: dict[str, Any]) -> None:
 def held_out_corpus(
     spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
 ) -> list[list[int]] | None:
-    """Tokens of the built-in prompts not among ``prompts``, for a draft that counts tokens; else None."""
-    if not re.fullmatch(r"ngram(:\d+)?(\+context)?|.+\+vocab:\d+", spec):
+    """Tokens of the built-in prompts not among ``prompts``, for an n-gram model without a file; else None."""
+    if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
         return None
     used = {prompt.text for prompt in prompts}
     corpus = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from transformers import DynamicCache
 
 from otmd.curve._kernels import largest_entries
 from otmd.models.draft_models import Draft, NGramDraft
-from otmd.models.draft_vocabularies import RestrictedDraft
 from otmd.models.language_models import LanguageModel, forward_logits
 from otmd.models.ngram import ContextNGram
 from otmd.probabilities import FloatArray, Processing
@@ -57,8 +56,6 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
         return CachedContinuations(model, tokens)
     if isinstance(model, NGramDraft):
         return CountedContinuations(model, tokens)
-    if isinstance(model, RestrictedDraft):
-        return RestrictedContinuations(model, tokens)
     return Recomputed(model, tokens)
 
 
@@ -151,48 +148,6 @@ class CountedContinuations(Continuations):
         return probs if processing == Processing() else processing(np.log(probs))
 
 
-class RestrictedContinuations(Continuations):
-    """Continuations by a draft that proposes only some tokens, and may read the text in tokens of its own."""
-
-    def __init__(self, draft: RestrictedDraft, tokens: Sequence[int]) -> None:
-        self._draft = draft
-        self._text = list(tokens)
-        self._begin(draft.read(tokens))
-        self.reads_many = self._inner.reads_many
-
-    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        texts = [self._draft.read([*self._text, *prefix]) for prefix in prefixes]
-        if self._shorten(texts):
-            start = len(self._read)
-            rows = self._inner.logits([tuple(text[start:]) for text in texts])
-        else:
-            rows = [continuations(self._draft.inner, text).logits([()])[0] for text in texts]
-        return [self._draft.restrict(row[None])[0] for row in rows]
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._text += tokens
-        text = self._draft.read(self._text)
-        if not self._shorten([text]):
-            self._begin(text)
-        elif added := text[len(self._read) :]:
-            self._inner.extend(added)
-            self._read = text
-
-    def _begin(self, text: list[int]) -> None:
-        self._read = text
-        self._inner = continuations(self._draft.inner, text)
-
-    def _shorten(self, texts: list[list[int]]) -> bool:
-        """Keep the part of what was read that all texts begin with; False if there is none."""
-        pairs = zip(*texts, self._read, strict=False)
-        shared = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, pairs))
-        if 0 < shared < len(self._read):
-            # Only a language model reads a text that is encoded anew.
-            cast(CachedContinuations, self._inner).shorten(shared)
-            self._read = self._read[:shared]
-        return shared > 0
-
-
 class CachedContinuations(Continuations):
     """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
 
@@ -228,19 +183,6 @@ class CachedContinuations(Continuations):
                 layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
         self._held += len(kept)
         self.text += tokens
-        self._slots = {}
-        self._logits = {}
-
-    def shorten(self, length: int) -> None:
-        """Forget the text's tokens after the first ``length`` ≥ 1, and all prefixes."""
-        self.text = self.text[:length]
-        # The last token is computed again, for the logits after it.
-        self._held = min(self._held, length - 1)
-        if self._cache.get_seq_length() > self._held:
-            for layer in self._cache.layers:
-                layer.keys, layer.values = (
-                    stored[:, :, : self._held] for stored in (layer.keys, layer.values)
-                )
         self._slots = {}
         self._logits = {}
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.probabilities import Processing, wrong
+from otmd.probabilities import wrong
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
 from otmd.storage.files import (
     DatasetError,
     one_line,
-    parse_json,
     sha256_of,
     shortened,
     write_atomically,
@@ -37,13 +35,7 @@ from otmd.storage.store import Layout, Store
 
 RECORD, MANIFEST = "collect.json", "manifest.parquet"
 _LABELS = ("prompt_id", "domain", "position", "token")
-_LOGITS = ("target_logits", "draft_logits")
-_ARRAYS = (*_LOGITS, "target_probs", "draft_probs", "draft_paths", "metadata", *_LABELS)
-# Metadata that change results; others are kept as they are.
-_SETTINGS = (*(field.name for field in fields(Processing)), "max_new_tokens")
-_LEAST_LIKENESS = 0.75
-# Larger whole numbers have no exact float.
-_LARGEST = 2.0**53
+_DUMPED = ("target_logits", "draft_logits", "target_probs", "draft_probs", "prompt_id")
 _NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
 _AGAIN = "call collect again to make it anew"
 
@@ -232,10 +224,8 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
     ----------
     path : str or Path
         A folder, or an ``.npz`` or ``.safetensors`` file with ``target_logits`` and ``draft_logits`` or
-        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``draft_paths`` (N, M, 2),
-        ``prompt_id``, ``domain``, ``position`` and ``token``, each (N,), and ``metadata``, a JSON object. A
-        safetensors file, which holds no texts, may have the last five in its metadata, as JSON. By default
-        every row is a prompt of its own, of the domain "dump", and its position is its number.
+        ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id`` (N,), numbers or
+        texts; without it every row is a prompt of its own. Rows of a file are of the domain "dump".
     verify : bool
         Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
         compared in any case.
@@ -424,50 +414,34 @@ def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 def _open_dump(path: Path) -> Dataset:
     if path.suffix == ".npz":
         arrays = {name: StoredArray(array) for name, array in read_npz(path).items()}
-        about = arrays.pop("metadata", None)
-        texts = {"metadata": str(about.raw)} if about else {}
+        texts: dict[str, str] = {}
     elif path.suffix == ".safetensors":
         arrays, texts = read_safetensors(path)
     else:
         raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
     try:
-        _refuse_misspelt("array", arrays, _ARRAYS, expected=_ARRAYS)
-        # Other programs keep texts of their own with the arrays.
-        _refuse_misspelt("array", texts, _ARRAYS)
-        metadata = _json("metadata", texts.get("metadata", "{}"), dict)
-        _refuse_misspelt("metadata", metadata, _SETTINGS, _LEAST_LIKENESS)
+        # Other programs keep texts of their own with the arrays, but a prompt_id there would go unread.
+        if unread := sorted(arrays.keys() - set(_DUMPED)) + sorted(texts.keys() & set(_DUMPED)):
+            raise wrong("array", shortened(unread[0]), f"arrays named {', '.join(_DUMPED)}")
         kind, checked = _checked_arrays(arrays)
         count, vocab_size = checked.target.raw.shape
-        positions = _positions(arrays, texts, count)
+        prompts = arrays["prompt_id"].raw if "prompt_id" in arrays else np.arange(count)
+        if prompts.shape != (count,):
+            raise wrong("prompt_id", f"shape {prompts.shape}", f"({count},), an entry for each row")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    positions = [Position(i, str(name), "dump", i) for i, name in enumerate(prompts.tolist())]
     dtypes = {"target": checked.target.dtype, "draft": checked.draft.dtype}
-    metadata |= {"source": path.name, "dtype": dtypes}
+    metadata = {"source": path.name, "dtype": dtypes}
     return Dataset(path, kind, metadata, positions, vocab_size, [checked])
-
-
-def _refuse_misspelt(
-    what: str,
-    names: Iterable[str],
-    meant: Sequence[str],
-    likeness: float = 0.6,
-    expected: Sequence[str] = (),
-) -> None:
-    """ValueError for a name that resembles one that is ``meant``, or is none of the ``expected``."""
-    for name in names:
-        close = get_close_matches(name, meant, 1, likeness)
-        if name not in meant and (close or expected):
-            hint = (
-                f"did you mean {close[0]}?" if close else f"expected some of {', '.join(expected)}"
-            )
-            raise ValueError(f"unknown {what} {shortened(name)}; {hint}")
 
 
 def _checked_arrays(
     arrays: Mapping[str, StoredArray], count: int | None = None
 ) -> tuple[str, Arrays]:
     """``"logits"`` or ``"probs"``, and the arrays of a file with ``count`` rows; ValueError for others."""
-    kinds = [k for k in ("logits", "probs") if {f"target_{k}", f"draft_{k}"} <= arrays.keys()]
+    given = {name for name in arrays if name.endswith(("_logits", "_probs"))}
+    kinds = [k for k in ("logits", "probs") if given == {f"target_{k}", f"draft_{k}"}]
     if len(kinds) != 1:
         raise ValueError(
             "expected either target_logits and draft_logits or target_probs and draft_probs, "
@@ -494,54 +468,3 @@ def _checked_arrays(
             expected = f"whole numbers ({shape[0]}, M, 2), parents before their children"
             raise wrong("draft_paths", f"{paths.dtype} of shape {raw.shape}", expected)
     return kinds[0], Arrays(arrays[target], arrays[draft], paths)
-
-
-def _positions(
-    arrays: Mapping[str, StoredArray], texts: Mapping[str, str], count: int
-) -> list[Position]:
-    """The positions of a dump's rows, by its labels where it has them."""
-    indices = np.arange(count)
-    unlabelled = {"prompt_id": indices, "domain": np.full(count, "dump"), "position": indices}
-    labels = {name: _label(name, arrays, texts, unlabelled.get(name), count) for name in _LABELS}
-    columns = [[None] * count if label is None else label.tolist() for label in labels.values()]
-    rows = enumerate(zip(*columns, strict=True))
-    return [Position(row, str(prompt), str(domain), *rest) for row, (prompt, domain, *rest) in rows]
-
-
-def _label(
-    name: str,
-    arrays: Mapping[str, StoredArray],
-    texts: Mapping[str, str],
-    unlabelled: np.ndarray | None,
-    count: int,
-) -> np.ndarray | None:
-    """A label's entries (N,); ``unlabelled`` if the file does not have the label."""
-    if name in arrays:
-        entries = arrays[name].raw
-    elif name in texts:
-        entries = np.asarray(_json(name, texts[name], list))
-    else:
-        return unlabelled
-    are_numbers = name in ("position", "token")
-    kind = "whole numbers" if are_numbers else "texts or numbers"
-    must = f"{name} must hold {kind}, one for each of the {count} rows"
-    if entries.shape != (count,):
-        raise ValueError(f"{must}, got shape {entries.shape}")
-    if not are_numbers:
-        return entries
-    if entries.dtype.kind not in "iuf":
-        raise ValueError(f"{must}, got {entries.dtype}")
-    broken = entries[~(np.abs(entries) < _LARGEST) | (np.trunc(entries) != entries)]
-    if broken.size:
-        raise ValueError(f"{must}, got {broken[0]}")
-    return entries.astype(np.int64)
-
-
-def _json(name: str, text: str, kind: type) -> Any:
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{name} is not JSON ({error})") from error
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a JSON {kind.__name__}, got {text[:40]!r}")
-    return value

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from otmd.models.draft_vocabularies import RestrictedDraft, TranslatedDraft, most_frequent
 from otmd.models.language_models import LanguageModel, description, load_target
 from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.models.variants import skip_layers
 from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
+_NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
 
 
 class Draft(Protocol):
@@ -106,11 +105,9 @@ def load_draft(
         "skip:13,15,17" leaves out these layers of the target. "ngram" or "ngram:ORDER" fits an n-gram model
         (order 3 unless given) on ``corpus``; "ngram:ORDER:FILE" fits it on a text file, or reads one saved as
         ``.npz``. With "+context" at the end it learns from the text being written too. Anything else names a
-        second model, as for ``load_target``; if its token map is another one, it proposes the tokens that
-        both have, see :class:`otmd.models.TranslatedDraft`, and a warning says so. "+vocab:K" at the end of
-        any of these keeps the K most frequent tokens of ``corpus``; see :class:`otmd.models.RestrictedDraft`.
+        second model over the same tokens, as for ``load_target``.
     target, corpus : LanguageModel, sequence of token sequences
-        The target, and what an n-gram model without a file is fitted on, or tokens are counted in.
+        The target, and what an n-gram model without a file is fitted on.
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
 
@@ -122,35 +119,35 @@ def load_draft(
     Raises
     ------
     ValueError
-        If ``spec`` is malformed, a file is missing, K is out of range, or the models share no tokens.
+        If ``spec`` is malformed, a file is missing, or the vocabularies differ.
     """
-    if match := re.fullmatch(r"(.+)\+vocab:(\d+)", spec):
-        if not corpus:
-            raise wrong("corpus", "none", f"text whose tokens are counted, for {spec!r}")
-        frequent = most_frequent(corpus, int(match[2]), target.token_count)
-        return RestrictedDraft(load_draft(match[1], target, corpus, device, dtype), frequent)
+    check_draft(spec)
     if spec.startswith("skip:"):
-        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
-            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
-    if re.match(r"ngram($|[:+])", spec):
-        match = re.fullmatch(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?", spec)
-        if match is None:
-            expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
-            raise wrong("draft", repr(spec), expected)
+    if match := _NGRAM.fullmatch(spec):
         model = _ngram(int(match[1] or 3), match[2], target, corpus)
         return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
-    if draft.tokenizer.get_vocab() == target.tokenizer.get_vocab():
-        common_vocabulary(target, draft)
-        return draft
-    translated = TranslatedDraft(draft, target.tokenizer)
-    warnings.warn(
-        f"draft: {draft.name} has another tokenizer; it proposes the {translated.tokens.size} tokens "
-        f"of the target's {target.token_count} that both have",
-        stacklevel=2,
-    )
-    return translated
+    common_vocabulary(target, draft)
+    return draft
+
+
+def check_draft(spec: str) -> None:
+    """Raise ValueError for a malformed ``spec`` of :func:`load_draft`, or one of a file that does not exist.
+
+    It needs no model, so that such an error comes before one is loaded.
+    """
+    ngram = _NGRAM.fullmatch(spec)
+    if spec.startswith("skip:"):
+        if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
+            raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
+    elif ngram and ngram[2] is not None and not Path(ngram[2]).is_file():
+        raise ValueError(f"draft: there is no file {ngram[2]!r} to fit an n-gram model on")
+    elif not ngram and re.match(r"ngram($|[:+])", spec):
+        expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
+        raise wrong("draft", repr(spec), expected)
+    elif spec.endswith(".gguf") and not Path(spec).is_file():
+        raise ValueError(f"draft: there is no GGUF file {spec!r}")
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
@@ -165,8 +162,7 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
         )
         raise ValueError(
             f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
-            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}. "
-            "otmd.models.TranslatedDraft proposes the shared ones"
+            f"{target.name} ({len(ours)}) and {draft.name} ({len(theirs)}): {examples}"
         )
     size = max(ours.values()) + 1
     padding = {"target": target.vocab_size - size, "draft": draft.vocab_size - size}
@@ -181,8 +177,6 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
 def _ngram(
     order: int, file: str | None, target: LanguageModel, corpus: Sequence[Sequence[int]] | None
 ) -> NGram:
-    if file is not None and not Path(file).is_file():
-        raise ValueError(f"draft: there is no file {file!r} to fit an n-gram model on")
     if file is not None and file.endswith(".npz"):
         model = NGram.load(file)
         if model.order != order or model.vocab_size != target.token_count:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -27,6 +27,18 @@ NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
 # What generate passes to every loop. It says nothing beyond the token ids, or is checked below.
 _PREPARED = {"attention_mask", "position_ids", "cache", "past_key_values", "cache_position"}
 _PREPARED |= {"logits_to_keep", "use_cache"}
+# The settings that generate, its processors and its criteria have served before a loop begins, and those that
+# the output has. All others would go unread here.
+_SETTINGS = """
+    max_length max_new_tokens min_length min_new_tokens max_time stop_strings do_sample
+    num_return_sequences temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff
+    repetition_penalty
+    encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids sequence_bias
+    renormalize_logits remove_invalid_values forced_bos_token_id forced_eos_token_id suppress_tokens
+    begin_suppress_tokens exponential_decay_length_penalty token_healing guidance_scale watermarking_config
+    output_scores output_logits return_dict_in_generate transformers_version
+    pad_token_id bos_token_id eos_token_id decoder_start_token_id disable_compile"""
+_SERVED = frozenset(_SETTINGS.split())
 # Their scores depend on the calls before, which here are those of a tree.
 _STATEFUL = (
     logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
@@ -334,9 +346,12 @@ def _check_call(ids: torch.Tensor, processors: Any, config: Any, inputs: dict[st
     cache = given.get("cache", given.get("past_key_values"))
     if cache is not None and cache.get_seq_length() > 0:
         raise wrong("past_key_values", "a cache that holds tokens", "none: the prompt is read here")
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name):
-            raise wrong(name, True, "False: a tree has none for each token")
+    usual = vars(GenerationConfig()) | GenerationConfig._get_default_generation_params()
+    for name in sorted(usual.keys() - _SERVED):
+        value = getattr(config, name, None)
+        # False is as good as unset where nothing is usual.
+        if not name.startswith("_") and value is not None and value != (usual[name] or False):
+            raise wrong(name, repr(value), "it unset: draft trees do not serve it")
     for processor in processors:
         if isinstance(processor, _STATEFUL):
             name = type(processor).__name__

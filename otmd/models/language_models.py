@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import hub, logging
 
 from otmd.laws.base import draw_tokens
@@ -26,6 +27,11 @@ from otmd.models.progress import progress_bar
 from otmd.models.wheels import DEFAULT_MODEL, cached, fetch
 from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.files import one_line, sha256_of
+
+# A model's files are data: no Python that they hold or name is run, whatever standard input says.
+_AS_DATA = {"trust_remote_code": False}
+# No pickles; and a configuration may name an attention kernel of the hub, which is code.
+_SAFE_MODEL = {"use_safetensors": True, "weights_only": True, "attn_implementation": None}
 
 
 class LanguageModel:
@@ -278,7 +284,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
         raise wrong("revision", f"{revision!r} for {name!r}", "none: it is for names on the hub")
     source = name
     identity = ""
-    options = {}
+    options: dict[str, Any] = {**_AS_DATA}
     if Path(name).is_dir():
         identity = f"sha256:{_weights_hash(Path(name))}"
     elif local:
@@ -295,11 +301,17 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
                 options["revision"] = _commit_of(name, revision or "main")
                 identity = f"commit:{options['revision']}"
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
-            model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **options)
-    except (OSError, ValueError) as error:
+            config = AutoConfig.from_pretrained(source, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                source, config=config, dtype=dtype, **_SAFE_MODEL, **options
+            )
+    except Exception as error:  # of any kind, since transformers does not check a model's files
+        reason = one_line(error)[:300]
+        if "trust_remote_code" in str(error):
+            reason = "it needs code of its own, which otmd never runs"
         raise ValueError(
             f"no model {name!r}: it is neither 'default', nor a GGUF file, nor a folder with a model "
-            f"and its tokenizer, nor on the hub ({one_line(error)[:300]})"
+            f"(.safetensors) and its tokenizer, nor on the hub ({reason})"
         ) from error
     return model, tokenizer, identity
 
@@ -314,16 +326,16 @@ def _commit_of(name: str, revision: str) -> str:
 
 
 def _weights_hash(folder: Path) -> str:
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".safetensors", ".bin"})
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{folder}: no weights (.safetensors or .bin) in this folder")
+        raise ValueError(f"{folder}: no weights in this folder, expected .safetensors files")
     hashes = "".join(map(sha256_of, files))
     return hashes if len(files) == 1 else hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:
     """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
-    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True}
+    where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, **_AS_DATA}
     source = str(path.parent)
     with progress_bar(f"Converting {path.name}, once", 2, progress) as update, quiet_transformers():
         try:
@@ -362,16 +374,18 @@ def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Inside the block, silence transformers' progress bars and all messages below errors."""
+    """Inside the block, silence progress bars and all messages below errors, the hub's included."""
     bars = logging.is_progress_bar_enabled()
-    level = logging.get_verbosity()
+    levels = [(library, library.get_verbosity()) for library in (logging, hub_logging)]
     logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    for library, _ in levels:
+        library.set_verbosity_error()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(level)
+        for library, level in levels:
+            library.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()

@@ -15,7 +15,7 @@ import numpy as np
 
 from otmd.models.wheels import PROMPT_PACKAGES, fetch
 from otmd.probabilities import wrong
-from otmd.storage.files import parse_json
+from otmd.storage.files import one_line, parse_json
 
 DOMAINS = tuple(PROMPT_PACKAGES)
 PASSAGE_WORDS = 150
@@ -115,9 +115,15 @@ def prompt_tokens(tokenizer: Any, prompt: Prompt) -> list[int]:
     """Token ids of a prompt, in the tokenizer's chat template unless it is to be continued."""
     if prompt.continuation or not tokenizer.chat_template:
         return tokenizer(prompt.text).input_ids
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt.text}], tokenize=False, add_generation_prompt=True
-    )
+    from jinja2 import TemplateError
+
+    try:
+        # transformers renders a template, which is of the model's files, in a sandbox.
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt.text}], tokenize=False, add_generation_prompt=True
+        )
+    except TemplateError as error:
+        raise ValueError(f"the chat template of the tokenizer fails: {one_line(error)}") from error
     return tokenizer(text, add_special_tokens=False).input_ids
 
 

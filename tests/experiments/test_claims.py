@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from collected import write_folder
 
 import otmd
 from experiments.claims import (
@@ -116,11 +117,10 @@ def test_the_hub_never_loses_where_the_theorem_speaks(tables) -> None:
 def dataset(tmp_path: Path) -> Dataset:
     """A made-up data set in the place of a collected one."""
     rng = np.random.default_rng(0)
-    path = tmp_path / "toy.npz"
     target, draft = 2 * rng.normal(size=(2, 3, 40))
     domain = np.array(["code", "code", "prose"])
-    np.savez(path, target_logits=target, draft_logits=draft, domain=domain)
-    return open_dataset(path)
+    columns = {"target_logits": target, "draft_logits": draft, "domain": domain}
+    return open_dataset(write_folder(tmp_path / "toy", **columns))
 
 
 def test_positions_are_measured_under_every_law(dataset, tmp_path, monkeypatch):

@@ -35,8 +35,7 @@ def one_input(choices: Choices) -> None:
 def _names(choices: Choices) -> tuple[str, ...]:
     kind = choices.pick(("logits", "probs"))
     names = [f"target_{kind}", f"draft_{kind}"]
-    more = ("prompt_id", "domain", "position", "metadata", "draft_paths")
-    names += [name for name in more if choices.rarely()]
+    names += [name for name in ("prompt_id", "metadata") if choices.rarely()]
     return tuple(names if choices.often() else names[1:])
 
 

@@ -9,7 +9,6 @@ from otmd.models import (
     DatasetError,
     HarnessError,
     LanguageModel,
-    Prompt,
     collect,
     open_dataset,
 )
@@ -71,15 +70,6 @@ def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp
     assert (dataset.kind, dataset.vocab_size) == ("logits", 62)
 
 
-def test_text_mode_is_teacher_forced_on_the_answers(tiny, draft, prompts, tmp_path):
-    dataset = collect(tiny, draft, prompts, tmp_path, mode="text", **OPTIONS)
-    tokens = tiny.tokenizer(f"{prompts[0].text} {prompts[0].answer}").input_ids
-    place = dataset.positions[1]
-    np.testing.assert_allclose(
-        dataset.arrays([1])[0][0], tiny.logits(tokens[: place.position])[-1], atol=2e-5
-    )
-
-
 def test_a_chat_template_is_put_around_prompts_but_not_continuations(prompts):
     template = "{% for m in messages %}w1 {{ m['content'] }} w2{% endfor %}"
     tokenizer = make_tokenizer(chat_template=template)
@@ -90,11 +80,20 @@ def test_a_chat_template_is_put_around_prompts_but_not_continuations(prompts):
     assert prompt_tokens(tokenizer, prompts[6]) == tokenizer(prompts[6].text).input_ids
 
 
-def test_float16_is_the_rounded_float32(tiny, draft, prompts, tmp_path):
-    full = collect(tiny, draft, prompts, tmp_path / "full", **OPTIONS)
-    half = collect(tiny, draft, prompts, tmp_path / "half", dtype="float16", **OPTIONS)
-    everything = range(len(full))
-    for wide, narrow in zip(full.arrays(everything), half.arrays(everything), strict=True):
+def test_text_mode_is_teacher_forced_on_the_answers(tiny, draft, prompts, tmp_path):
+    options = OPTIONS | {"positions_per_prompt": 20}
+    dataset = collect(tiny, draft, prompts, tmp_path / "full", mode="text", **options)
+    tokens = tiny.tokenizer(f"{prompts[0].text} {prompts[0].answer}").input_ids
+    place = dataset.positions[1]
+    np.testing.assert_allclose(
+        dataset.arrays([1])[0][0], tiny.logits(tokens[: place.position])[-1], atol=2e-5
+    )
+    # A text that is shorter than that gives every position.
+    first = [p.position for p in dataset.positions if p.prompt_id == "p0"]
+    assert first == list(range(first[0], first[0] + 8))
+    half = collect(tiny, draft, prompts, tmp_path / "a", mode="text", dtype="float16", **options)
+    rows = range(len(dataset))
+    for wide, narrow in zip(dataset.arrays(rows), half.arrays(rows), strict=True):
         assert narrow.dtype == np.float16
         np.testing.assert_array_equal(narrow, wide.astype(np.float16))
 
@@ -113,97 +112,49 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp
     collect(tiny, draft, prompts, folder, **OPTIONS)
     assert len(calls) == 2
     assert contents(folder) == contents(tmp_path / "straight")
+    # A finished folder runs no model, and takes no other settings.
+    collect(tiny, draft, prompts, folder, **OPTIONS)
+    assert len(calls) == 2
+    with pytest.raises(ValueError, match=r"temperature: stored 1.0, asked 0.5"):
+        collect(tiny, draft, prompts, folder, temperature=0.5, **OPTIONS)
 
 
-def test_a_finished_folder_is_not_computed_again(tiny, draft, prompts, tmp_path, monkeypatch):
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    before = contents(tmp_path)
-    calls = counting(monkeypatch, tiny)
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    assert calls == []
-    assert contents(tmp_path) == before
+def altered(folder):
+    data = bytearray(shards(folder)[1].read_bytes())
+    data[-3] ^= 1
+    shards(folder)[1].write_bytes(data)
 
 
-@pytest.mark.parametrize("damage", ["altered", "missing", "manifest"])
-def test_damage_is_found_and_mended(tiny, draft, prompts, tmp_path, monkeypatch, damage):
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    before = contents(tmp_path)
-    shard = shards(tmp_path)[1]
-    if damage == "altered":
-        data = bytearray(shard.read_bytes())
-        data[-3] ^= 1
-        shard.write_bytes(data)
-    elif damage == "missing":
-        shard.unlink()
-    else:
-        (tmp_path / "manifest.parquet").write_bytes(b"PAR1 torn")
-    with pytest.raises(DatasetError, match="collect again"):
-        open_dataset(tmp_path)
-    calls = counting(monkeypatch, tiny)
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    assert len(calls) == (0 if "manifest" in damage else 1)
-    assert contents(tmp_path) == before
+def described(about):
+    def change(folder):
+        path = folder / "manifest.parquet"
+        pq.write_table(pq.read_table(path).replace_schema_metadata({b"otmd": about}), path)
 
-
-@pytest.mark.parametrize("about", [b"[]", b'{"shards": [1]}'])
-def test_a_manifest_that_otmd_did_not_write_is_named(tiny, draft, prompts, tmp_path, about):
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    before = contents(tmp_path)
-    path = tmp_path / "manifest.parquet"
-    pq.write_table(pq.read_table(path).replace_schema_metadata({b"otmd": about}), path)
-    with pytest.raises(DatasetError, match=r"not written by otmd.*collect again"):
-        open_dataset(tmp_path)
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    assert contents(tmp_path) == before
+    return change
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("damage", "said", "made"),
     [
-        ({"temperature": 0.5}, "temperature: stored 1.0, asked 0.5"),
-        ({"mode": "text"}, "mode: stored samples, asked text"),
+        (altered, "collect again", 1),
+        (lambda folder: shards(folder)[1].unlink(), "collect again", 1),
+        (lambda folder: (folder / "manifest.parquet").write_bytes(b"PAR1"), "collect again", 0),
+        (described(b"[]"), r"not written by otmd.*collect again", 0),
+        (described(b'{"shards": [1]}'), r"not written by otmd.*collect again", 0),
     ],
 )
-def test_other_settings_are_named(tiny, draft, prompts, tmp_path, change, message):
-    collect(tiny, draft, prompts, tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match=message):
-        collect(tiny, draft, prompts, tmp_path, **{**OPTIONS, **change})
-
-
-def test_short_samples_give_the_positions_they_have(tiny, draft, prompts, tmp_path):
-    options = {**OPTIONS, "positions_per_prompt": 20}
-    dataset = collect(tiny, draft, prompts, tmp_path, **options)
-    places = [p.position for p in dataset.positions if p.prompt_id == "p0"]
-    assert places == list(range(places[0], places[0] + len(places)))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"mode": "dream"}, "mode"),
-        ({"dtype": "int8"}, "dtype"),
-        ({"positions_per_prompt": 0}, "positions_per_prompt"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"seed": -1}, "seed"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"max_new_tokens": 125}, r"'p0' has 4 tokens.*more than the 128"),
-    ],
-)
-def test_bad_settings(tiny, draft, prompts, tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        collect(tiny, draft, prompts, tmp_path, **{**OPTIONS, **change})
-
-
-def test_bad_prompts(tiny, draft, prompts, tmp_path):
-    with pytest.raises(ValueError, match="at least one"):
-        collect(tiny, draft, [], tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="the id 'p0' twice"):
-        collect(tiny, draft, [prompts[0], prompts[0]], tmp_path, **OPTIONS)
-    with pytest.raises(ValueError, match="'blank' is empty"):
-        collect(tiny, draft, [Prompt("blank", "code", " ")], tmp_path, **OPTIONS)
-    unanswered = [Prompt("open", "chat", "w1 w2")]
-    with pytest.raises(ValueError, match=r"'open'.*has no answer"):
-        collect(tiny, draft, unanswered, tmp_path, mode="text", **OPTIONS)
+def test_damage_is_found_and_mended(
+    tiny, draft, prompts, tmp_path, monkeypatch, damage, said, made
+):
+    collect(tiny, draft, prompts[:4], tmp_path, **OPTIONS)
+    before = contents(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(DatasetError, match=said):
+        open_dataset(tmp_path)
+    calls = counting(monkeypatch, tiny)
+    collect(tiny, draft, prompts[:4], tmp_path, **OPTIONS)
+    assert len(calls) == made
+    assert contents(tmp_path) == before
 
 
 class Scaled:
@@ -221,14 +172,11 @@ class Scaled:
         return {"name": self.name}
 
 
-def test_logits_too_large_for_float16_are_an_error(tiny, prompts, tmp_path):
+def test_logits_that_cannot_be_stored(tiny, prompts, tmp_path):
     with pytest.raises(ValueError, match="expected dtype='float32'"):
-        collect(tiny, Scaled(tiny, 1e6), prompts, tmp_path, dtype="float16", **OPTIONS)
-
-
-def test_logits_that_are_no_numbers_are_an_error(tiny, prompts, tmp_path):
+        collect(tiny, Scaled(tiny, 1e6), prompts, tmp_path / "a", dtype="float16", **OPTIONS)
     with pytest.raises(HarnessError, match="not numbers on 'p0'"):
-        collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path, **OPTIONS)
+        collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path / "b", **OPTIONS)
 
 
 def test_names_instead_of_models_and_a_bar(tiny, prompts, tmp_path, capsys):

@@ -145,6 +145,7 @@ def test_texts_follow_the_target(name: str, tiny: LanguageModel, ngram: NGramDra
     assert p_value(tiny, Speculation(ngram, law, rule), 400) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_not_what_was_drawn_from_is_noticed(
     tiny: LanguageModel, ngram: NGramDraft
 ) -> None:
@@ -201,21 +202,10 @@ def test_the_draft_reads_a_level_in_one_call(
 def test_a_text_ends_with_the_token_that_ends_it(tiny: LanguageModel, draft: LanguageModel) -> None:
     law, rule = SPECULATIONS["traversal"]
     ended = 0
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         tokens = decode(tiny, PROMPT, 60, Speculation(draft, law, rule), rng=rng).tokens
         inside = [token in tiny.stop_tokens for token in tokens]
         assert not any(inside[:-1])
         ended += inside[-1]
     assert ended > 0
-
-
-def test_input_that_makes_no_sense(tiny: LanguageModel, draft: LanguageModel) -> None:
-    rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="prompt: got no tokens"):
-        decode(tiny, [], 5, rng=rng)
-    with pytest.raises(ValueError, match="max_new_tokens: got 0"):
-        decode(tiny, PROMPT, 0, rng=rng)
-    wrong = Speculation(draft, lambda q: IIDPaths(q, 2, 2), BlockVerification())
-    with pytest.raises(otmd.UnsupportedLaw):
-        decode(tiny, PROMPT, 5, wrong, rng=rng)

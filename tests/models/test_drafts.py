@@ -1,21 +1,9 @@
 import numpy as np
 import pytest
 
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import make_llama
 from otmd.models import LanguageModel, NGram, collect, load_draft
 from otmd.models.draft_models import common_vocabulary
-
-
-def test_skip(tiny):
-    draft = load_draft("skip:1,3", tiny)
-    assert draft.name == "skip:1,3"
-    assert draft.vocab_size == tiny.vocab_size
-
-
-@pytest.mark.parametrize("spec", ["skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:"])
-def test_specs_that_cannot_be_read(tiny, spec):
-    with pytest.raises(ValueError, match=r"draft: got .*, expected"):
-        load_draft(spec, tiny)
 
 
 def test_an_n_gram_model_of_a_file(tiny, tmp_path):
@@ -41,13 +29,6 @@ def test_an_n_gram_model_saved_before(tiny, tmp_path):
         load_draft(f"ngram:2:{tmp_path / 'model.npz'}", tiny)
 
 
-def test_swapped_tokens_are_another_vocabulary(tiny):
-    swapped = make_tokenizer([WORDS[1], WORDS[0], *WORDS[2:]])
-    other = LanguageModel(make_llama(), swapped, "swapped", "random")
-    with pytest.raises(ValueError, match="2 tokens differ"):
-        common_vocabulary(tiny, other)
-
-
 def test_padding_rows_are_named_and_cut(tiny, tmp_path, prompts):
     padded = LanguageModel(make_llama(vocab_size=64, seed=3), tiny.tokenizer, "padded", "random")
     assert common_vocabulary(tiny, padded) == (62, {"target": 0, "draft": 2})
@@ -61,9 +42,3 @@ def test_padding_tokens_are_never_sampled(tiny):
     padded = LanguageModel(make_llama(vocab_size=600), tiny.tokenizer, "padded", "random")
     drawn = padded.generate([[2, 3]], 100, 5.0, rngs=[np.random.default_rng(0)])[0]
     assert max(drawn) < 62
-
-
-def test_too_narrow_logits_are_an_error(tiny):
-    narrow = LanguageModel(make_llama(vocab_size=60), tiny.tokenizer, "narrow", "random")
-    with pytest.raises(ValueError, match="62 tokens, its logits only 60 rows"):
-        common_vocabulary(tiny, narrow)

@@ -7,11 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-import otmd.models
-from models.conftest import make_llama, make_tokenizer
-from otmd.models import LanguageModel, load_target
+from otmd.models import load_target
 from otmd.models.language_models import sample_token
-from otmd.models.variants import can_pack, pack_weights
+from otmd.models.variants import pack_weights
 
 
 def rngs(*seeds):
@@ -57,15 +55,6 @@ def test_sequences_end_with_the_stop_token(tiny):
         assert seen == ([tokens[-1]] if len(tokens) < 60 else seen[:1])
 
 
-def test_sampling_follows_the_law_at_its_temperature():
-    rng = np.random.default_rng(0)
-    logits = np.log([0.5, 0.3, 0.2]) * 2
-    drawn = [sample_token(logits, 2.0, rng) for _ in range(20_000)]
-    # Five standard deviations: false alarm below 2e-6 a token.
-    assert np.abs(np.bincount(drawn) / 20_000 - [0.5, 0.3, 0.2]).max() < 5 * 0.5 / 20_000**0.5
-    assert sample_token(np.array([1.0, 3.0, 3.0]), 0.0, rng) == 1
-
-
 def test_a_token_without_mass_is_never_drawn():
     class Extreme:
         def __init__(self, number):
@@ -75,19 +64,11 @@ def test_a_token_without_mass_is_never_drawn():
             return np.full(size, self.number)
 
     logits = np.array([-np.inf, 0.0, 0.0, -np.inf])
+    assert sample_token(logits, 0.0, Extreme(0.0)) == 1
+    assert sample_token(np.array([0.0, 2.0]), 2.0, Extreme(0.27)) == 1  # 1/(1 + e) = .269
+    assert sample_token(np.array([0.0, 2.0]), 2.0, Extreme(0.26)) == 0
     assert sample_token(logits, 1.0, Extreme(0.0)) == 1
     assert sample_token(logits, 1.0, Extreme(1 - 2**-53)) == 2
-
-
-@pytest.mark.parametrize("ids", [[], [[]], [1.5], [62], [-1], [[[1]]]])
-def test_bad_token_ids(tiny, ids):
-    with pytest.raises(ValueError, match="token_ids"):
-        tiny.logits(ids)
-
-
-def test_a_model_without_output_layer_is_refused():
-    with pytest.raises(ValueError, match="output"):
-        LanguageModel(make_llama().model, make_tokenizer(), "bare", "none")
 
 
 def test_a_local_folder_is_loaded_and_named_by_its_hash(tmp_path, tiny):
@@ -103,20 +84,7 @@ def test_a_local_folder_is_loaded_and_named_by_its_hash(tmp_path, tiny):
     assert half.logits([3]).dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "default", "dtype": "float7"}, "dtype"),
-        ({"name": "default", "device": "abacus"}, "device"),
-        ({"name": "missing.gguf"}, "no GGUF file"),
-        ({"name": "default", "revision": "main"}, "revision: got .*names on the hub"),
-    ],
-)
-def test_bad_load_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        load_target(**options)
-
-
+@pytest.mark.slow
 def test_a_hub_name_is_recorded_with_its_commit(tmp_path, tiny):
     """The hub's cache is laid out here, and read offline by another process."""
     commit = "0123456789abcdef0123456789abcdef01234567"
@@ -162,25 +130,6 @@ def test_packed_weights_give_the_same_logits_but_for_rounding(tiny):
     assert "PackedLinear" in kinds
     assert "Linear" not in kinds
     assert (packed.vocab_size, packed.revision) == (tiny.vocab_size, tiny.revision)
-
-
-@needs_onednn
-def test_what_cannot_be_packed_is_refused(tiny):
-    import torch
-
-    assert can_pack(tiny)
-    tiny.model.to(torch.float64)
-    assert not can_pack(tiny)
-    with pytest.raises(ValueError, match="expected float32 or bfloat16"):
-        pack_weights(tiny)
-
-
-def test_every_public_name_is_there():
-    for name in otmd.models.__all__:
-        assert getattr(otmd.models, name) is not None
-        assert name in dir(otmd.models)
-    with pytest.raises(AttributeError, match="nonsense"):
-        otmd.models.nonsense  # noqa: B018
 
 
 def test_importing_and_opening_need_no_torch(tmp_path):

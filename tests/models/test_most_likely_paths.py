@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import reference
 
-from otmd.cli import main
 from otmd.models import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
 from otmd.models import continuations as own
 from otmd.models.dataset import SHARDS, Position, read_shard, write_manifest, write_shard
@@ -56,9 +53,15 @@ def drafts(tiny: LanguageModel):
 
 
 @pytest.mark.parametrize(
-    "name", ["layers skipped", "n-gram", "n-gram and its text", "computed anew"]
+    ("name", "places", "at_once"),
+    [
+        ("layers skipped", range(4, 14), 9),
+        ("layers skipped", [2, 3, 7, 13], 80),
+        ("n-gram", [2, 3, 7, 13], 80),
+        ("n-gram and its text", range(4, 14), 9),
+        ("computed anew", [2, 13], 80),
+    ],
 )
-@pytest.mark.parametrize(("places", "at_once"), [(range(4, 14), 9), ([2, 3, 7, 13], 80)])
 def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> None:
     monkeypatch.setattr(own, "AT_ONCE", at_once)
     draft = drafts(tiny)[name]
@@ -66,12 +69,6 @@ def test_paths_are_the_drafts_own(tiny, monkeypatch, name, places, at_once) -> N
     assert found.dtype == np.int32
     for place, rows in zip(places, found, strict=True):
         assert rows.tolist() == wanted(draft, TEXT, place)
-
-
-def test_equal_probabilities(tiny) -> None:
-    draft = Table(tiny.tokenizer, lambda _: np.full(VOCAB, 1 / VOCAB))
-    (found,) = own.most_likely_along(draft, TEXT, [4], (2, 2, VOCAB))
-    assert found.tolist() == [[-1, 0], [-1, 1], [0, 0], [0, 1], [1, 0], [1, 1]]
 
 
 def test_paths_end_where_nothing_has_mass(tiny) -> None:
@@ -119,23 +116,6 @@ def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> Non
         collect(tiny, draft, prompts[:5], tmp_path, **plain)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"paths": 0}, "paths"),
-        ({"path_length": 0}, "path_length"),
-        (
-            {"max_new_tokens": 120},
-            r"max_new_tokens=120 and 5 levels of drafts is more than the 128",
-        ),
-    ],
-)
-def test_bad_settings(tiny, prompts, tmp_path, change, message) -> None:
-    options = {**OPTIONS, "path_length": 5, **change}
-    with pytest.raises(ValueError, match=message):
-        collect(tiny, skip_layers(tiny, [2]), prompts, tmp_path, **options)
-
-
 def test_shards_with_other_paths(tmp_path) -> None:
     store = Store(tmp_path, {}, SHARDS)
     logits = {"target_logits": np.zeros((1, 3)), "draft_logits": np.zeros((1, 3))}
@@ -158,23 +138,3 @@ def test_shards_with_other_paths(tmp_path) -> None:
             opened(wrong)
     with pytest.raises(DatasetError, match="parents before their children"):
         opened(nodes[:, ::-1].copy())
-
-
-def test_from_the_command_line_to_a_ranking(tiny, prompts, tmp_path, capsys) -> None:
-    tiny.model.save_pretrained(tmp_path / "model")
-    tiny.tokenizer.save_pretrained(tmp_path / "model")
-    lines = [json.dumps({"id": own.id, "text": own.text}) for own in prompts]
-    (tmp_path / "own.jsonl").write_text("\n".join(lines))
-    models = ["--target", str(tmp_path / "model"), "--draft", "skip:2"]
-    asked = ["--prompts", str(tmp_path / "own.jsonl"), "--consecutive", "10", "--quiet"]
-    paths = ["--paths", "3", "--path-length", "3"]
-    folder = str(tmp_path / "texts")
-    assert main(["collect", folder, *models, *asked, *paths]) == 0
-    assert "Next: otmd plan" in capsys.readouterr().out
-    rules = ["--rules", "most-likely,static-tree,one-hot", "--depth", "5", "--workers", "1"]
-    assert main(["plan", folder, *rules, "--json", "--html", str(tmp_path / "plan.html")]) == 0
-    found = json.loads(capsys.readouterr().out)["ranking"]
-    own = [row for row in found if row["rule"] == "most-likely"]
-    assert {row["choice"]["budget"] for row in own} <= {4, 8, 16}
-    assert max(len(row["choice"]["shape"]) for row in own) <= 3
-    assert "most-likely" in (tmp_path / "plan.html").read_text()

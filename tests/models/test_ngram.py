@@ -51,15 +51,6 @@ def test_a_large_vocabulary_does_not_overflow():
     assert abs(probs.sum() - 1) < 1e-10
 
 
-@pytest.mark.parametrize(
-    ("sequences", "order", "message"),
-    [([[0, 1]], 0, "order"), ([[]], 2, "sequences"), ([[0, 9]], 2, "sequences"), ([], 2, "seq")],
-)
-def test_bad_input(sequences, order, message):
-    with pytest.raises(ValueError, match=message):
-        NGram.fit(sequences, 5, order)
-
-
 TEXTS = st.lists(st.integers(0, 3), max_size=30)
 
 

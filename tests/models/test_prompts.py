@@ -83,33 +83,3 @@ def test_own_jsonl(tmp_path):
         Prompt("mine/001", "mine", "a", None),
         Prompt("7", "law", "b", "c", True),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", "{", "line 1: not JSON"),
-        ("a.jsonl", '{"text": "x", "text": "y"}', "line 1: not JSON .*'text' twice"),
-        ("a.jsonl", "[" * 100_000, "nested too deeply"),
-        ("a.jsonl", "[1]", "expected a JSON object"),
-        ("a.jsonl", '{"id": 1}', "record 1: expected a string under 'text'"),
-        ("a.jsonl", '{"text": "x", "answer": 3}', "'answer' must be a string"),
-        ("a.jsonl", "", "holds no prompts"),
-        ("a.txt", " \n\n ", "holds no prompts"),
-        ("a.csv", "x", r"\.jsonl or \.txt"),
-        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": 1, "text": "y"}', "the id '1' twice"),
-    ],
-)
-def test_bad_files(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=message):
-        load_prompts([tmp_path / name])
-
-
-def test_bad_arguments():
-    with pytest.raises(
-        ValueError, match="got 'poems', expected a file or one of code, maths, chat, prose"
-    ):
-        load_prompts(["poems"])
-    with pytest.raises(ValueError, match="per_domain"):
-        load_prompts(per_domain=0)

@@ -15,7 +15,7 @@ from otmd.study import measure
 
 @pytest.fixture(scope="session")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_dump(tmp_path_factory.mktemp("dump") / "toy.npz")
+    return write_dump(tmp_path_factory.mktemp("dump") / "toy")
 
 
 @pytest.fixture(scope="session")

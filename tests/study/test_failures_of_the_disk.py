@@ -30,8 +30,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_tokenizer().save_pretrained(folder / "model")
     texts = [" ".join(WORDS[i : i + 5]) for i in range(10)]
     (folder / "prompts.jsonl").write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
-    write_dump(folder / "short.npz", prompts=20)
-    write_dump(folder / "long.npz", prompts=300)
+    write_dump(folder / "short", prompts=20)
+    write_dump(folder / "long", prompts=300)
     return folder
 
 
@@ -39,7 +39,7 @@ def command(name: str, made: Path, folder: Path, length: str = "short") -> list[
     if name == "measure":
         laws = "greedy,stratified,with-replacement"
         options = ["--output", folder, "--law", laws, "--num-drafts", "2", "--workers", "1"]
-        return [name, *map(str, [made / f"{length}.npz", *options, "--quiet"])]
+        return [name, *map(str, [made / length, *options, "--quiet"])]
     models = ["--target", made / "model", "--draft", "skip:1,3", "--device", "cpu"]
     tokens = {"short": 4, "long": 90}[length]
     sizes = ["--prompts", made / "prompts.jsonl", "--positions", "2", "--max-new-tokens", tokens]

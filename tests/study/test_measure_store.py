@@ -169,9 +169,9 @@ def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path, change
 def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
     quick(dataset, output=tmp_path / "out")
     with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
-        quick(write_dump(tmp_path / "other.npz", seed=1), output=tmp_path / "out")
+        quick(write_dump(tmp_path / "other", seed=1), output=tmp_path / "out")
     with pytest.raises(ValueError, match=r"other settings \(positions: stored 18, asked 21"):
-        quick(write_dump(tmp_path / "more.npz", prompts=7), output=tmp_path / "out")
+        quick(write_dump(tmp_path / "more", prompts=7), output=tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])

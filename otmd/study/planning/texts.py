@@ -43,7 +43,7 @@ def read_texts(dataset: Dataset) -> list[Text]:
     Parameters
     ----------
     dataset : Dataset
-        One of ``otmd collect --consecutive``, or a dump with ``prompt_id``, ``position`` and ``token``.
+        One of ``otmd collect --consecutive``.
 
     Returns
     -------

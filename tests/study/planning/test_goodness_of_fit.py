@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from collected import write_folder
 from planning.test_make_plan import LENGTH, VOCAB
 
 from otmd.models import open_dataset
@@ -23,11 +24,10 @@ def write_texts(path, seed=0, temperature=1.0, by_draft=False, shift=0):
     tokens = np.array([rng.choice(VOCAB, p=row) for row in probs])
     prompts = np.repeat([f"p{i}" for i in range(PROMPTS)], LENGTH)
     position = np.tile(np.arange(LENGTH), PROMPTS)
-    np.savez(
+    return write_folder(
         path, target_logits=target, draft_logits=draft, prompt_id=prompts, position=position,
         token=np.roll(tokens, shift),
     )  # fmt: skip
-    return path
 
 
 def check(path, target=Processing()):  # noqa: B008
@@ -36,15 +36,15 @@ def check(path, target=Processing()):  # noqa: B008
 
 
 def test_the_targets_own_texts_pass(tmp_path):
-    check(write_texts(tmp_path / "warm.npz"))
-    check(write_texts(tmp_path / "cold.npz", temperature=0.6), Processing(0.6))
+    check(write_texts(tmp_path / "warm"))
+    check(write_texts(tmp_path / "cold", temperature=0.6), Processing(0.6))
 
 
 @pytest.mark.slow
 def test_the_targets_own_texts_pass_at_the_stated_rate(tmp_path):
     """At a false-alarm rate of 1e-4, twenty sound runs are all accepted in 499 of 500 tests."""
     for seed in range(20):
-        check(write_texts(tmp_path / f"{seed}.npz", seed))
+        check(write_texts(tmp_path / f"{seed}", seed))
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_texts_of_others_are_refused(tmp_path, fault, said):
     with pytest.raises(
         ValueError, match=f"target did not sample.*{said} than its samples.*, expected"
     ):
-        check(write_texts(tmp_path / "texts.npz", **fault))
+        check(write_texts(tmp_path / "texts", **fault))

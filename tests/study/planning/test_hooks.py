@@ -13,8 +13,6 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 
 import otmd
 from otmd.cli import main
-from otmd.models import open_dataset
-from otmd.study.planning import make_plan
 
 VOCAB, TOP_K, TOKENS = 24, 4, 110
 
@@ -127,15 +125,3 @@ def test_the_public_fault_is_found(hook, pair, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert said.startswith("FAULTY")
     assert f"top_k = {TOP_K}" in said
-
-
-def test_dump_of_texts_is_planned(hook, pair, tmp_path):
-    target, draft = pair
-    texts = [
-        (f"p{i}", "toy", tokens[:2], tokens[2:32])
-        for i, tokens in enumerate(write(target, draft, texts=4, seed=1, tokens=32))
-    ]
-    hook.write_texts(tmp_path / "texts.npz", target, draft, texts, temperature=1.0)
-    dataset = open_dataset(tmp_path / "texts.npz")
-    found = make_plan(dataset, tmp_path / "out", rules=["rejection"], depth=3, workers=1)
-    assert found.rows[0].tokens_per_step > 1.2

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import reference as naive
+from collected import write_folder
 
 from otmd.cli import main
 from otmd.models import open_dataset
@@ -52,10 +53,9 @@ def write_texts(path, prompts=PROMPTS, **changes):
         "domain": np.repeat(["code", "chat"], prompts * LENGTH // 2),
         "position": np.tile(np.arange(LENGTH), prompts),
         "token": tokens[:, 1:].ravel(),
-        "metadata": json.dumps({"target": {"name": "large"}, "draft": {"name": "small"}}),
+        "metadata": {"target": {"name": "large"}, "draft": {"name": "small"}},
     }
-    np.savez(path, **{k: v for k, v in (arrays | changes).items() if v is not None})
-    return path
+    return write_folder(path, **(arrays | changes))
 
 
 def likeliest_paths(draft):
@@ -69,7 +69,7 @@ def likeliest_paths(draft):
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
-    return write_texts(tmp_path_factory.mktemp("plan") / "texts.npz")
+    return write_texts(tmp_path_factory.mktemp("plan") / "texts")
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +285,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
         ({"prompts": 2}, [], "got 2 prompts, expected at least 4"),
         ({}, ["--depth", "40"], "expected more than the depth 40"),
         ({}, ["--top-k", "1"], "expected those that the text was sampled with"),
-        ({"metadata": '{"temperature": 1.0}'}, ["--temperature", "0.6"], "--draft-temperature is free"),
+        ({"metadata": {"temperature": 1.0}}, ["--temperature", "0.6"], "--draft-temperature is free"),
         ({"position": np.arange(PROMPTS * LENGTH) * 2}, [], "expected consecutive ones"),
         ({"target_logits": np.full((PROMPTS * LENGTH, VOCAB), np.nan)}, [], "target_logits: got nan"),
         ({"draft_paths": None}, ["--rules", "most-likely"], "the dataset has none (otmd collect --paths 10"),
@@ -293,7 +293,7 @@ def test_command_writes_every_form(dump, tmp_path, capsys):
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
-    path = write_texts(tmp_path / "texts.npz", **changes)
+    path = write_texts(tmp_path / "texts", **changes)
     assert main(["plan", str(path), "--workers", "1", "--quiet", *options]) != 0
     error = capsys.readouterr().err
     assert said in error
@@ -302,7 +302,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, changes, options, said):
 
 def test_the_cuts_of_the_texts_may_be_in_the_metadata(tmp_path, dump):
     recorded = {"temperature": 0.7, "top_k": VOCAB, "min_p": 0.0, "order": "llama.cpp"}
-    path = write_texts(tmp_path / "texts.npz", metadata=json.dumps(recorded))
+    path = write_texts(tmp_path / "texts", metadata=recorded)
     options = {
         "workers": 1,
         "rules": ["rejection"],

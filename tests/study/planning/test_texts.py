@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import polars as pl
 import pytest
+from collected import write_folder
 
 import otmd
 from otmd.models import open_dataset
@@ -199,13 +200,11 @@ def dump(path, **changes):
         "position": np.array([4, 5, 6, 2, 1, 3]),
         "token": np.array([0, 1, 2, 3, 4, 0]),
     }
-    arrays |= changes
-    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
-    return open_dataset(path)
+    return open_dataset(write_folder(path, **(arrays | changes)))
 
 
 def test_texts_are_read_in_order(tmp_path):
-    found = read_texts(dump(tmp_path / "dump.npz"))
+    found = read_texts(dump(tmp_path / "dump"))
     assert [(text.prompt_id, text.rows, text.tokens) for text in found] == [
         ("a", [0, 1, 2], [0, 1, 2]),
         ("b", [4, 3, 5], [4, 3, 0]),
@@ -220,10 +219,10 @@ def test_texts_are_read_in_order(tmp_path):
         ({"position": np.array([4, 5, 7, 1, 2, 3])}, "position 7 after 5, expected consecutive"),
         ({"token": None}, "lacks tokens"),
         ({"token": np.array([0, 1, 2, 3, 4, 5])}, "lacks tokens in"),
-        ({"prompt_id": None}, "has one position, expected a run"),
-        ({"metadata": '{"mode": "text"}'}, "texts were given"),
+        ({"prompt_id": np.arange(6).astype(str)}, "has one position, expected a run"),
+        ({"metadata": {"mode": "text"}}, "texts were given"),
     ],
 )
 def test_bad_texts_are_named(tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
-        read_texts(dump(tmp_path / "dump.npz", **changes))
+        read_texts(dump(tmp_path / "dump", **changes))

@@ -31,7 +31,7 @@ TIMES = {"target": rows(0.02, 1e-4), "draft": rows(0.002, 2e-5), "verification":
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory):
-    return write_texts(tmp_path_factory.mktemp("times") / "texts.npz")
+    return write_texts(tmp_path_factory.mktemp("times") / "texts")
 
 
 @pytest.fixture

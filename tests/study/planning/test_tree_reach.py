@@ -166,7 +166,7 @@ def test_large_vocabularies_are_swept_alike() -> None:
 
 @pytest.fixture
 def dataset(tmp_path):
-    return open_dataset(write_texts(tmp_path / "texts.npz"))
+    return open_dataset(write_texts(tmp_path / "texts"))
 
 
 RULES = [

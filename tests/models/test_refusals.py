@@ -1,0 +1,260 @@
+"""What the models' functions refuse, each with its error and the words of its message."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
+
+import otmd
+from models.conftest import WORDS, make_llama, make_tokenizer
+from otmd.models import (
+    LanguageModel,
+    NGram,
+    Prompt,
+    Speculation,
+    collect,
+    decode,
+    generation,
+    load_draft,
+    load_prompts,
+    load_target,
+    open_dataset,
+    pack_weights,
+)
+from otmd.models.draft_models import common_vocabulary
+from otmd.models.variants import skip_layers
+from otmd.trees import BlockVerification, IIDPaths
+
+P, Q = np.random.default_rng(0).normal(size=(2, 5, 11))
+LOGITS = {"target_logits": P, "draft_logits": Q}
+IDS = torch.tensor([[3, 4, 5, 6]])
+COUNTS = {"unigrams": np.array([1, 1]), "keys2": np.array([1]), "counts2": np.array([1])}
+
+
+@pytest.fixture
+def made(tiny, prompts, tmp_path):
+    """A model, a draft, prompts and a folder."""
+    return SimpleNamespace(tiny=tiny, draft=skip_layers(tiny, [1, 3]), prompts=prompts, at=tmp_path)
+
+
+def collected(prompts=None, target=None, draft=None, **settings):
+    options = {"positions_per_prompt": 3, "max_new_tokens": 8, "progress": False}
+    return lambda m: collect(
+        target or m.tiny, draft or m.draft, m.prompts if prompts is None else prompts, m.at / "data",
+        **(options | settings),
+    )  # fmt: skip
+
+
+def opened(**arrays):
+    def call(m):
+        np.savez(m.at / "dump.npz", **arrays)
+        open_dataset(m.at / "dump.npz")
+
+    return call
+
+
+def written(name, content, read):
+    def call(m):
+        (m.at / name).write_text(content)
+        read(m.at / name)
+
+    return call
+
+
+def prompted(name, content):
+    return written(name, content, lambda path: load_prompts([path], progress=False))
+
+
+def counted(**changed):
+    def call(m):
+        np.savez(m.at / "counts.npz", **COUNTS | changed)
+        NGram.load(m.at / "counts.npz")
+
+    return call
+
+
+def generated(model=None, ids=IDS, **settings):
+    def call(m):
+        options = {"custom_generate": otmd.generate, "draft": m.draft, "max_new_tokens": 4}
+        (model or m.tiny.model).generate(ids, **(options | settings))
+
+    return call
+
+
+def other(vocab_size=62, words=WORDS):
+    return LanguageModel(make_llama(vocab_size), make_tokenizer(words), "other", "random")
+
+
+def sliding():
+    config = MistralConfig(
+        vocab_size=62, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=4, bos_token_id=None, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    return MistralForCausalLM(config).eval()
+
+
+def in_double(m):
+    m.tiny.model.to(torch.float64)
+    pack_weights(m.tiny)
+
+
+def loaded(**options):
+    return lambda m: load_target(**options)
+
+
+def drafted(spec, **options):
+    return lambda m: load_draft(spec, m.tiny, **options)
+
+
+SWAPPED = [WORDS[1], WORDS[0], *WORDS[2:]]
+REFUSED = {
+    "collect": [
+        (collected(mode="dream"), ValueError, "mode: got 'dream'"),
+        (collected(dtype="int8"), ValueError, "dtype: got 'int8'"),
+        (collected(positions_per_prompt=0), ValueError, "positions_per_prompt: got 0"),
+        (collected(temperature=float("nan")), ValueError, "temperature: got nan"),
+        (collected(seed=-1), ValueError, "seed: got -1"),
+        (collected(batch_size=0), ValueError, "batch_size: got 0"),
+        (collected(paths=0), ValueError, "paths: got 0"),
+        (collected(paths=3, path_length=0), ValueError, "path_length: got 0"),
+        (collected(trees=[(2,)], trees_every=0), ValueError, "trees_every: got 0"),
+        (collected(trees=[(2, 0)]), ValueError, "trees: got 2x0, expected drafts at a node by"),
+        (collected(trees=[(16, 16)]), ValueError, "of at most 256 nodes"),
+        (collected(quotas=[(200, 57)]), ValueError, "quotas: got 200x57, expected drafts in all"),
+        (collected(max_new_tokens=125), ValueError, r"'p0' has 4 tokens.*more than the 128"),
+        (collected(max_new_tokens=120, paths=3), ValueError, "and 6 levels of drafts is more than"),
+        (collected([]), ValueError, "prompts: got none, expected at least one"),
+        (collected([Prompt("a", "b", "w1")] * 2), ValueError, "the id 'a' twice"),
+        (collected([Prompt("blank", "b", " ")]), ValueError, "'blank' is empty"),
+        (collected([Prompt("a", "b", "w1")], mode="text"), ValueError, "'a'.*has no answer"),
+        # Files are looked for before a model is loaded.
+        (collected(target="x.gguf", draft="nix.gguf"), ValueError, "draft: there is no GGUF file"),
+        (collected(target="nix.gguf"), ValueError, "there is no GGUF file 'nix.gguf'"),
+    ],
+    "dumps": [
+        (opened(target_logits=P), ValueError, "expected either target_logits and draft_logits or"),
+        (opened(target_logits=P, draft_probs=Q), ValueError, "expected either"),
+        (opened(**LOGITS, target_probs=P), ValueError, "expected either"),
+        (opened(target_logits=P, draft_logits=Q[:4]), ValueError, "expected the same"),
+        (opened(target_logits=P[0], draft_logits=Q[0]), ValueError, r"expected \(N, V\)"),
+        (opened(target_logits=P[:0], draft_logits=Q[:0]), ValueError, r"expected \(N, V\)"),
+        (opened(target_logits=P, draft_logits=Q.astype(int)), ValueError, "a floating type"),
+        (opened(**LOGITS, prompt_id=np.arange(4)), ValueError, r"prompt_id: got shape \(4,\)"),
+        (
+            opened(**LOGITS, promptid=np.arange(5)),
+            ValueError,
+            r"dump\.npz: array: got promptid, expected arrays named target_logits, draft_logits, .*prompt_id",
+        ),
+        (opened(**LOGITS, metadata="{}"), ValueError, "got metadata, expected arrays named"),
+        (written("a.csv", "1,2", open_dataset), ValueError, r"\.npz or \.safetensors"),
+        (lambda m: open_dataset(m.at / "nowhere"), ValueError, "there is no data set"),
+        (lambda m: open_dataset(m.at), ValueError, "no folder made by collect"),
+    ],
+    "prompts": [
+        (prompted("a.jsonl", "{"), ValueError, "line 1: not JSON"),
+        (prompted("a.jsonl", '{"text": "x", "text": "y"}'), ValueError, "'text' twice"),
+        (prompted("a.jsonl", "[" * 100_000), ValueError, "nested too deeply"),
+        (prompted("a.jsonl", "[1]"), ValueError, "expected a JSON object"),
+        (prompted("a.jsonl", '{"id": 1}'), ValueError, "record 1: expected a string under 'text'"),
+        (prompted("a.jsonl", '{"text": "x", "answer": 3}'), ValueError, "must be a string"),
+        (prompted("a.jsonl", ""), ValueError, "holds no prompts"),
+        (prompted("a.txt", " \n\n "), ValueError, "holds no prompts"),
+        (prompted("a.csv", "x"), ValueError, r"\.jsonl or \.txt"),
+        (prompted("a.jsonl", '{"id": 1, "text": "x"}\n' * 2), ValueError, "the id '1' twice"),
+        (lambda m: load_prompts(["poems"]), ValueError, "got 'poems', expected a file or one of"),
+        (lambda m: load_prompts(per_domain=0), ValueError, "per_domain: got 0"),
+    ],
+    "models": [
+        *((lambda m, ids=ids: m.tiny.logits(ids), ValueError, "token_ids: got")
+          for ids in ([], [[]], [1.5], [62], [-1], [[[1]]])),
+        (lambda m: LanguageModel(make_llama().model, make_tokenizer(), "a", "b"), ValueError, "no output"),
+        (loaded(dtype="float7"), ValueError, "dtype: got 'float7'"),
+        (loaded(device="abacus"), ValueError, "device: got 'abacus'"),
+        (loaded(revision="main"), ValueError, "revision: got .*names on the hub"),
+        (in_double, ValueError, "expected float32 or bfloat16"),
+        *((lambda m, layers=layers: skip_layers(m.tiny, layers), ValueError, "layers: got")
+          for layers in ([], [5], [-1], [1, 1], [0, 1, 2, 3, 4])),
+        *((drafted(spec), ValueError, "draft: got .*, expected")
+          for spec in ("skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:", "skip:1+2")),
+        (drafted("ngram:2:nix"), ValueError, "draft: there is no file 'nix'"),
+        (drafted("ngram:2"), ValueError, "needs text to be fitted on"),
+        (lambda m: common_vocabulary(m.tiny, other(words=SWAPPED)), ValueError, "2 tokens differ"),
+        (lambda m: common_vocabulary(m.tiny, other(60)), ValueError, "62 tokens, its logits only 60 rows"),
+        (lambda m: NGram.fit([[0, 1]], 5, 0), ValueError, "order: got 0"),
+        *((lambda m, given=given: NGram.fit(given, 5, 2), ValueError, "sequences: got")
+          for given in ([[]], [[0, 9]], [])),
+        *((counted(**changed), ValueError, "is no n-gram model") for changed in (
+            {"unigrams": np.array([0, 0])}, {"unigrams": np.empty(0, int)}, {"keys2": np.array([9])},
+            {"keys2": np.array([-1])}, {"counts2": np.array([0])}, {"counts2": np.array([1, 1])},
+        )),
+    ],
+    "decoding": [
+        (lambda m: decode(m.tiny, [], 5, rng=0), ValueError, "prompt: got no tokens"),
+        (lambda m: decode(m.tiny, [3], 0, rng=0), ValueError, "max_new_tokens: got 0"),
+        (
+            lambda m: decode(
+                m.tiny, [3], 5,
+                Speculation(m.draft, lambda q: IIDPaths(q, 2, 2), BlockVerification()), rng=0,
+            ),
+            otmd.UnsupportedLaw,
+            "BlockVerification",
+        ),
+    ],
+    "generate": [
+        (generated(num_return_sequences=2, do_sample=True), ValueError, "input_ids: got 2 texts"),
+        (generated(ids=IDS.repeat(2, 1)), ValueError, "input_ids: got 2 texts"),
+        (generated(num_beams=2), ValueError, "input_ids: got 2 texts or beams"),
+        (generated(draft=None), ValueError, "draft: got None"),
+        (generated(draft="ngram"), TypeError, "draft: got str"),
+        (generated(draft=sliding()), ValueError, r"draft: got cache layers .*Sliding.* full attention"),
+        (generated(model=sliding()), ValueError, "model: got cache layers"),
+        (generated(attention_mask=torch.tensor([[0, 1, 1, 1]])), ValueError, "attention_mask: got masked"),
+        (generated(position_ids=torch.tensor([[1, 2, 3, 4]])), ValueError, "position_ids: got others"),
+        (generated(guidance_scale=1.5), ValueError, "logits_processor: got UnbatchedClassifierFree"),
+        (generated(branching=()), ValueError, "branching: got no level"),
+        (generated(branching=(2, 0)), ValueError, "branching: got 0"),
+        (generated(quotas=()), ValueError, "quotas: got no level"),
+        (generated(draft_top_k=0), ValueError, "draft_top_k: got 0"),
+        (generated(output_attentions=True), ValueError, "output_attentions: got an input beyond"),
+        (generated(prompt_lookup_num_tokens=3), ValueError, "prompt_lookup_num_tokens: got 3"),
+        (generated(cache_implementation="static"), ValueError, "cache_implementation: got 'static'"),
+        (generated(num_assistant_tokens=5), ValueError, "num_assistant_tokens: got 5"),
+        (generated(use_cache=False), ValueError, "use_cache: got False"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        pytest.param(*row, id=f"{kind}-{i}")
+        for kind, rows in REFUSED.items()
+        for i, row in enumerate(rows)
+    ],
+)
+def test_refused(made, call, error, message):
+    with pytest.raises(error, match=message) as raised:
+        call(made)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_setting_of_generate_goes_unread():
+    """Each is served, or refused where it is set."""
+    for name in vars(GenerationConfig()):
+        config = GenerationConfig()
+        setattr(config, name, 7)
+        if not name.startswith("_") and name not in generation._SERVED:
+            with pytest.raises(ValueError, match=f"{name}: got 7, expected it unset"):
+                generation._check_call(IDS, [], config, {})
+    generation._check_call(IDS, [], GenerationConfig(is_assistant=False, output_scores=True), {})
+
+
+def test_a_cache_that_holds_tokens_is_refused(made):
+    cache = made.tiny.model(IDS[:, :2], use_cache=True)
+    key = "cache" if "cache" in cache else "past_key_values"
+    with pytest.raises(ValueError, match="past_key_values: got a cache that holds tokens"):
+        generated(**{key: cache[key]})(made)
