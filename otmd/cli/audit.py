@@ -119,9 +119,8 @@ def audit(
         "bias": f"{bias:g}, which a PASS must have been able to find with probability 0.9",
         "seed": str(seed),
     }
-    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
-    # Printed last, so that `otmd audit … | head` still writes the pages.
     print(json.dumps(result.to_dict(), indent=1) if json_output else result)
+    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
 
@@ -153,4 +152,4 @@ def _audited_texts(
 def _processing(side: str, *options: Any) -> "Processing | None":
     """The processing that the options of a side say; None if none is given."""
     given = any(value is not None for value in options)
-    return o.processing(f"--{side}-…: ", *options) if given else None
+    return o.processing(f"{side}_", *options) if given else None

@@ -1,14 +1,14 @@
 """``otmd plan``: what to draft and how to verify it, from two models' distributions along texts."""
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import NonNegativeInt, PositiveInt
 from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def plan(
     draft_temperature: str | None = None,
     draft_top_k: NonNegativeInt | None = None,
     latency: Annotated[Path | None, o.TIMES] = None,
-    measure_latency: Annotated[Path | None, o.TIMES] = None,
+    measure_latency: Annotated[o.OutFile | None, o.TIMES] = None,
     context: Annotated[PositiveInt | None, o.TIMES] = None,
     requests: Annotated[str | None, o.TIMES] = None,
     engine: str | None = None,
-    config: Annotated[Path | None, o.RUN] = None,
+    config: Annotated[o.OutFile | None, o.RUN] = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -127,7 +127,6 @@ def plan(
     rows = [[budget, *row] for budget, table in rankings.items() for row in table.rows]
     tables = result.tables()
     name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
     if json_output:
         print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
     else:
@@ -139,10 +138,11 @@ def plan(
             print(f"{table._replace(note=wrapped(table.note))}\n")
         for rule, title, _ in key.rows:
             print(wrapped(f"{rule}: {title}"))
+    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
     if config:
         options = json.dumps(result.configuration(str(engine)), indent=1)
-        write_atomically(config.absolute(), options.encode() + b"\n")
-        print(f"Written: {config}", file=sys.stderr)
+        write_atomically(config, options.encode() + b"\n")
+        o.say_written([config])
 
 
 def _allowed_rules(
@@ -188,5 +188,5 @@ def _latency(
             raise UsageError(f"--requests: got {requests}, but --measure-latency times one request")
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)
-        write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
+        write_atomically(measured, json.dumps(times, indent=1).encode() + b"\n")
     return [read_latency(path, context, number) for number in requests]
