@@ -106,20 +106,6 @@ def test_processing_is_given_by_options(tmp_path, capsys):
     assert "3 rows have a draft of draft probability zero" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--law", "joint"], "--law: got 'joint'"),
-        (["--false-alarm", "0"], "--false-alarm: got 0.0"),
-        (["--bias", "1"], "--bias: got 1.0"),
-        (["--target-top-p", "7"], "--target-…: top_p: got 7.0"),
-    ],
-)
-def test_wrong_usage_has_exit_code_2(sound, options, message, capsys):
-    assert main(["audit", sound, *options]) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_malformed_files_have_exit_code_1(tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text('{"target_probs": [1], "output_tokens": 0}\n')
