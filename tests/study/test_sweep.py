@@ -95,6 +95,7 @@ def test_a_torn_part_is_made_again_and_no_other(table, tmp_path, damage) -> None
     assert [part.stat().st_mtime_ns for part in others] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     folder = tmp_path / "killed"
@@ -114,6 +115,7 @@ def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), LOCK}
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
     tasks = [task | {"mark": str(tmp_path / "mark")} for task in GRID]
     with pytest.raises(RuntimeError, match="worker process ended"):
