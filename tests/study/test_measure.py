@@ -206,16 +206,6 @@ def test_a_bad_position_is_named(dataset):
         measure(in_memory(dataset, target=target), workers=1)
 
 
-class Contradicting(otmd.TargetOnly):
-    def family_bounds(self, target, law, counts, tol):
-        return np.full(len(counts), 0.5), np.full(len(counts), 0.4)
-
-
-def test_bounds_that_contradict_each_other_stop_the_run(dataset):
-    with pytest.raises(ValueError, match=r"position 0 .*gave the bounds 0.5 and 0.4 for 2 drafts"):
-        measure(dataset, verifiers=[Contradicting()], num_drafts=(2,), workers=1)
-
-
 class Choosy(otmd.TargetOnly):
     """Cannot rate one position, known by its likeliest token's mass."""
 

@@ -148,12 +148,6 @@ def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None
         merge_sweeps([tmp_path / "none"], tmp_path / "both")
 
 
-def test_parts_can_be_queried_as_they_lie(table, tmp_path) -> None:
-    lazy = pl.scan_parquet(tmp_path / "table" / "*.parquet")
-    mean = lazy.group_by("count").agg(pl.col("value").mean()).sort("count").collect()
-    assert_frame_equal(mean, table.group_by("count").agg(pl.col("value").mean()).sort("count"))
-
-
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
