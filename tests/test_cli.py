@@ -86,19 +86,6 @@ def test_the_help_names_every_command_and_the_exit_codes(capsys):
     assert capsys.readouterr().out.strip() == otmd.__version__
 
 
-@pytest.mark.slow
-def test_the_shell_completes_options(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    script = tmp_path / "completion"
-    assert main(["completion", "--shell", "bash", "--output", str(script)]) == 0
-    typed = (
-        "source $0; COMP_WORDS=(otmd audit run.jsonl --target-temp); COMP_CWORD=3; "
-        "_otmd; echo ${COMPREPLY[@]}"
-    )
-    completed = subprocess.run(["bash", "-c", typed, script], capture_output=True, text=True)
-    assert completed.stdout == "--target-temperature\n"
-
-
 def test_solve_prints_the_ground_truth(capsys):
     assert main(["solve", *THIRDS, "--num-drafts", "2"]) == 0
     text = capsys.readouterr().out
@@ -160,12 +147,9 @@ REFUSALS = [
     ("solve 1/3,2/3", 2, "DRAFT: got nothing"),
     ("solve 1/3,x 1,0", 2, "TARGET: got 'x', expected numbers"),
     ("solve 1/0,1 1,0", 2, "TARGET: got '1/0'"),
-    ("solve 1e400,1 1,0", 2, "TARGET: got '1e400'"),
     ("solve 1e999999999,0 1,0", 2, "TARGET: got '1e999999999'"),
-    ("solve 1e-999999999,1 1,0", 2, "TARGET: got '1e-999999999'"),
     ("solve nix.npy 1,0", 2, "there is no file nix.npy"),
     ("solve square.npy 0.5,0.5", 2, "TARGET: got shape (2, 2), expected one distribution"),
-    ("solve 0.5,0.5 square.npy", 2, "DRAFT: got shape (2, 2), expected one distribution"),
     ("solve torn.npz", 2, "torn.npz: cannot be read"),
     ("solve empty.npy empty.npy", 2, "empty.npy: cannot be read"),
     ("solve huge.json huge.json", 2, "huge.json: got an array that is not of numbers"),
@@ -181,12 +165,10 @@ REFUSALS = [
     # Options that are not there, and arguments that are missing.
     ("frobnicate", 2, "frobnicate"),
     ("report x", 2, "report"),
-    ("solve 1,0 1,0 --frob", 2, "--frob"),
     ("solve", 2, "For example: otmd solve 1/3,0,2/3 1/3,1/3,1/3"),
     ("plan", 2, "For example: otmd plan runs/texts"),
     ("audit x --target-temp 1", 2, "Did you mean --target-temperature?"),
     ("collect x --target-temp=1", 2, "Did you mean --target or --temperature?"),
-    ("plan x --tempreature 1", 2, "Did you mean --temperature?"),
     ("measure x.npz --confidence 95", 2, "Unknown option: --confidence"),
     # Values that the option does not take.
     ("solve 1,0 1,0 --law fair", 2, "--law: got 'fair', expected one of"),
@@ -194,25 +176,18 @@ REFUSALS = [
     ("solve 1,0 1,0 --law greedy --num-drafts 5", 2, "--num-drafts: got 5"),
     ("solve 1,0 1,0 --num-drafts two", 2, "--num-drafts: got 'two', expected a whole number"),
     ("solve 1,0 1,0 --num-drafts 1.5", 2, "--num-drafts: got '1.5', expected a whole number"),
-    ("solve 1,0 1,0 --num-drafts 2.0", 2, "--num-drafts"),
     ("solve 1,0 1,0 --num-drafts 0", 2, "--num-drafts"),
     ("decode --seed 1.7", 2, "--seed: got '1.7', expected a whole number"),
     ("plan x --depth 2.5", 2, "--depth: got '2.5', expected a whole number"),
     ("demo --tree-prompts 2.5", 2, "--tree-prompts: got '2.5', expected a whole number"),
     ("measure x.npz --num-drafts 4-1", 2, "--num-drafts: got '4-1'"),
-    ("measure x.npz --num-drafts a", 2, "--num-drafts: got 'a'"),
-    ("measure x.npz --num-drafts -1", 2, "--num-drafts: got '-1'"),
     ("measure x.npz --num-drafts 1-1000000000", 2, "from 1 to 10000"),
-    ("measure x.npz --law fair", 2, "--law: got 'fair'"),
     ("measure x.npz --verifier ,", 2, "--verifier: got ','"),
     ("measure x.npz --temperature warm", 2, "--temperature: got 'warm'"),
     ("measure x.npz --temperature -1", 2, "--temperature: got -1"),
     ("measure x.npz --top-p 2", 2, "--top-p: got 2"),
-    ("measure x.npz --tol 0", 2, "--tol"),
-    ("measure x.npz --workers 0", 2, "--workers"),
     ("measure x.npz --figure gaps.bmp", 2, "--figure: got gaps.bmp"),
     ("measure toy.npz --device tpu", 2, "--device: got 'tpu'"),
-    ("collect x --positions 0", 2, "--positions"),
     ("collect x --mode fair", 2, "--mode"),
     ("collect x --trees 2xx", 2, "--trees: got '2xx'"),
     ("collect x --prompts cod", 2, "--prompts: got 'cod'"),
@@ -222,16 +197,10 @@ REFUSALS = [
     ("audit x --target-top-p 7", 2, "--target-top-p: got 7.0"),
     ("decode --branching 2,x", 2, "--branching: got 'x'"),
     ("decode --branching 3-5,2", 2, "--branching: got '3-5', expected numbers such as 3,2,1"),
-    ("decode --branching 2 --law odd", 2, "--law: got 'odd'"),
     ("decode --rule odd", 2, "--rule: got 'odd'"),
-    ("decode --top-p 2", 2, "--top-p: got 2"),
-    ("decode --temperature -1", 2, "--temperature"),
-    ("decode --paths 0", 2, "--paths"),
     ("decode --prompt=", 2, "--prompt: got an empty text"),
-    ("decode --prompt w1 --figure a.gif", 2, "--figure: got a.gif"),
     # Options that contradict each other.
     ("decode --paths 2 --most-likely 4", 2, "--paths and --most-likely: got both"),
-    ("decode --quota 2 --paths 4", 2, "--paths and --quota: got both"),
     ("decode --law hub", 2, "--law: got 'hub' without --branching"),
     ("decode --branching 2 --depth 3", 2, "--depth: got it with --branching"),
     ("decode --paths 2 --rule block-verification", 2, NOT_SERVED),
@@ -292,26 +261,15 @@ def test_errors_are_one_line_and_the_code_says_whose(
     assert (files / "run.jsonl").read_text() == "{}"
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        (["--draft", "skip:99"], "layers: got [99]", "otmd: --draft: got [99] (see"),
-        (["--trees", "0x1"], "trees: got 0x1", "otmd: --trees: got 0x1 (see"),
-        (["--model-dtype", "x"], "dtype: got 'x'", "otmd: --model-dtype: got 'x' (see"),
-        ([], "layers: got [99]", "otmd: layers: got [99]\n"),
-        ([], "OUTPUT: is in use", "otmd: OUTPUT: is in use\n"),
-    ],
-)
-def test_an_error_that_names_an_argument_is_one_of_the_option(
-    options, error, said, monkeypatch, capsys
-):
+def test_an_error_that_names_an_argument_is_one_of_its_option(monkeypatch, capsys):
     def refuse(*_, **__):
-        raise ValueError(error)
+        raise ValueError("layers: got [99]")
 
-    monkeypatch.setattr("otmd.models.collect", refuse)
-    monkeypatch.setattr("otmd.models.load_prompts", lambda *_, **__: [])
-    assert main(["collect", "x", *options]) == 1 + bool(options)
-    assert capsys.readouterr().err.startswith(said)
+    monkeypatch.setattr("otmd.models.load_prompts", refuse)
+    assert main(["collect", "x", "--draft", "skip:99"]) == 2
+    assert capsys.readouterr().err.startswith("otmd: --draft: got [99] (see")
+    assert main(["collect", "x"]) == 1
+    assert capsys.readouterr().err == "otmd: layers: got [99]\n"
 
 
 def test_debug_shows_where_an_error_came_from(capsys):
