@@ -120,9 +120,9 @@ def _show(
         print(f"\nOne row a position, law and verifier: {results}")
     caption, tables = report_tables(summary)
     about = {"results": str(results), "intervals": "95%, jackknife over prompts with Student's t"}
-    whole = Table("", summary.columns, summary.rows())
+    numbers = Table("", summary.columns, summary.rows())
     pages.write(
-        f"Report on {results.parent.name}", [*recommendation, caption], tables, about, whole
+        f"Report on {results.parent.name}", [*recommendation, caption], tables, about, numbers
     )
     if figures:
         drawn = summarise(table) if by_domain else summary

@@ -283,10 +283,10 @@ def refuse_overwriting(given: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{option}: got {path}, expected a file of text or a figure, not of data"
             )
-        for other, value in (*named[:index], *named[index + 1 :]):
+        for option_there, value in (*named[:index], *named[index + 1 :]):
             if any(_is_or_holds(piece, path) for piece in _paths(value)):
                 raise UsageError(
-                    f"{option}: got {path}, which {other} names; expected another file"
+                    f"{option}: got {path}, which {option_there} names; expected another file"
                 )
 
 

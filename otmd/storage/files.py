@@ -124,7 +124,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _in_place(path: Path) -> Path | int | None:
-    """What to open to write a file that must not be replaced; None for any other."""
+    """The path or descriptor of a file that must not be replaced; None for any other file."""
     if not path.exists() or path.is_dir():
         return None
     with suppress(OSError):

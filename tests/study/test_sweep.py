@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import distributed
+import joblib
 import numpy as np
 import polars as pl
 import pytest
@@ -121,6 +123,17 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
     kept = parts(tmp_path / "deadly")
     assert 0 < len(kept) < len(GRID)
     assert run_sweep(Sweep(deadly, tasks), tmp_path / "deadly", workers=2)["task"].n_unique() == 6
+
+
+def test_a_cluster_agrees(table, tmp_path) -> None:
+    with (
+        distributed.LocalCluster(
+            1, processes=False, threads_per_worker=2, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        assert_frame_equal(run_sweep(WHOLE, tmp_path / "cluster", 2), table)
 
 
 def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None:
