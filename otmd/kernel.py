@@ -129,8 +129,7 @@ def _waiting_is_explained() -> Iterator[None]:
     def tell() -> None:
         if not _told.is_set():
             _told.set()
-            ahead = "once for this machine (otmd warmup does it ahead)"
-            print(f"otmd: compiling kernels, {ahead}", file=sys.stderr)
+            print("otmd: compiling kernels, once for this machine", file=sys.stderr)
 
     timer = threading.Timer(_PATIENCE, tell)
     timer.daemon = True

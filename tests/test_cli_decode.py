@@ -27,36 +27,6 @@ def tiny(monkeypatch) -> LanguageModel:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--paths", "2", "--most-likely", "4"], "--paths and --most-likely: got both"),
-        (["--quota", "2", "--paths", "4"], "--paths and --quota: got both"),
-        (["--law", "hub"], "--law: got 'hub' without --branching"),
-        (["--branching", "2", "--depth", "3"], "--depth: got it with --branching"),
-        (["--branching", "2,x"], "--branching: got 'x'"),
-        (["--branching", "3-5,2"], "--branching: got '3-5', expected numbers such as 3,2,1"),
-        (["--branching", "2", "--law", "odd"], "--law: got 'odd'"),
-        (["--rule", "odd"], "--rule: got 'odd'"),
-        (["--paths", "2", "--rule", "block-verification"], "does not serve this tree"),
-        (["--most-likely", "4", "--rule", "k-sequential"], "does not serve this tree"),
-        (["--prompt", ""], "--prompt: got an empty text"),
-        (["--top-p", "2"], "top_p: got 2"),
-        (["--temperature", "-1"], "--temperature"),
-        (["--paths", "0"], "--paths"),
-        (["--prompt", "w1", "--figure", "a.gif"], "--figure: got a.gif"),
-    ],
-)
-def test_wrong_use_is_one_line(arguments, said, capsys, monkeypatch):
-    monkeypatch.setattr("otmd.models.load_target", None)
-    assert main(["decode", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert err.count("\n") == 1
-    assert "see: otmd decode --help" in err
-
-
-@pytest.mark.parametrize(
     "options",
     [
         [],

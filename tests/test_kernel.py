@@ -9,7 +9,6 @@ from conformance import VARIANTS
 
 import otmd
 import otmd.kernel
-from otmd.cli import warmup
 from otmd.curve import _kernels
 from otmd.curve.blocks import fill_groups
 from otmd.kernel import every_kernel_compiled, in_threads, input_size, kernel
@@ -146,11 +145,3 @@ def test_waiting_is_explained_once_on_a_terminal(terminal, double, monkeypatch, 
         with otmd.kernel._waiting_is_explained():
             threading.Event().wait(0.05)
     assert capsys.readouterr().err.count("compiling kernels") == terminal
-
-
-def test_warmup_compiles_law_by_law(monkeypatch, capsys):
-    monkeypatch.setattr(warmup, "VOCAB_SIZE", 30)
-    monkeypatch.setattr(warmup, "LAWS", ["with-replacement", "greedy"])
-    warmup.warmup()
-    printed = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
-    assert printed == ["with-replacement", "greedy"]

@@ -1,15 +1,19 @@
-"""The command line: ``otmd collect | measure | solve | report | plan | decode | audit | demo | warmup``.
+"""The command line: ``otmd collect | measure | solve | plan | decode | audit | demo``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted, 143
+terminated.
 Results go to standard output, progress and errors to standard error.
 """
 
-import io
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from io import TextIOWrapper
 from typing import Any
 
 from otmd.storage.files import one_line
@@ -21,6 +25,7 @@ USAGE = 2
 FAULT_FOUND = 3
 INCONCLUSIVE = 4
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class UsageError(Exception):
@@ -30,11 +35,11 @@ class UsageError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``arguments`` replace those of ``sys.argv``."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal may lack ≥, and file names and ids may be no UTF-8.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    debug = "--debug" in tokens
-    tokens = [token for token in tokens if token != "--debug"]
+    with _readers_may_leave(), _terminated_like_interrupted():
+        return _main([token for token in tokens if token != "--debug"], "--debug" in tokens)
+
+
+def _main(tokens: list[str], debug: bool) -> int:
     if tokens == ["--version"]:
         from otmd import __version__
 
@@ -45,22 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from cyclopts import CycloptsError
     except ModuleNotFoundError:
         return _fail(f"the command line needs more packages: {INSTALL.format('experiments')}")
-    from otmd.cli.app import app, explained
+    from otmd.cli.app import app, explained, run
 
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+            code = run(tokens)
+            # A full disk is noticed here, not when Python ends.
+            print(end="", flush=True)
     except (CycloptsError, UsageError) as error:
         command = next((token for token in tokens if not token.startswith("-")), None)
         named = f"otmd {command}" if command in [*app] else "otmd"
         said = _said(error) if isinstance(error, UsageError) else explained(error)
         return _fail(f"{said} (see: {named} --help)", USAGE)
     except KeyboardInterrupt as stop:
-        return _fail(" ".join(["interrupted.", *getattr(stop, "__notes__", [])]), INTERRUPTED)
-    except BrokenPipeError:
-        _discard_output()
-        return FAILED
+        ended = isinstance(stop, Terminated)
+        said = ["terminated." if ended else "interrupted.", *getattr(stop, "__notes__", [])]
+        return _fail(" ".join(said), TERMINATED if ended else INTERRUPTED)
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -70,17 +76,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else OK
 
 
-def print_verdict(text: str) -> None:
-    """Print what decides the exit code, which a reader that closes the pipe (`| head -1`) does not change."""
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Raise Terminated at SIGTERM. A SIGINT that the shell ignores, as of ``otmd … &``, stays ignored."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
     try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        _discard_output()
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _discard_output() -> None:
-    # Without this, Python reports an error at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+class _Output:
+    """A stream that drops its text once the reader has left, as in ``otmd audit … | head``."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            action(*arguments)
+        except OSError as error:
+            # Otherwise Python writes the rest again when it ends, and fails.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise
+
+
+@contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    with ExitStack() as stack:
+        for redirect, stream in (
+            (redirect_stdout, sys.stdout),
+            (redirect_stderr, sys.stderr),
+        ):
+            # A stream that was closed is None.
+            if stream is not None:
+                if isinstance(stream, TextIOWrapper):
+                    # A name of a file may be no UTF-8.
+                    stream.reconfigure(errors="backslashreplace")
+                output: Any = _Output(stream)
+                stack.enter_context(redirect(output))
+                stack.callback(output.flush)
+        yield
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

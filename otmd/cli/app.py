@@ -4,11 +4,14 @@ import inspect
 import re
 from collections.abc import Callable
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 from otmd import __version__
 from otmd.cli import (
+    UsageError,
     audit,
     collect,
     decode,
@@ -16,9 +19,7 @@ from otmd.cli import (
     measure,
     options,
     plan,
-    report,
     solve,
-    warmup,
 )
 
 app = App(
@@ -32,7 +33,7 @@ app = App(
         "  otmd demo\n\n"
         "  otmd solve 1/2,1/4,1/4 1/4,1/4,1/2 --num-drafts 2\n\n"
         "Every command takes --debug, which shows where an error came from. Exit codes: 0 done, "
-        "1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted."
+        "1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted, 143 terminated."
     ),
     version=__version__,
     help_format="plaintext",
@@ -55,7 +56,7 @@ def unwrapped(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-for module in (demo, collect, measure, report, plan, decode, audit, solve, warmup):
+for module in (demo, collect, measure, plan, decode, audit, solve):
     name = module.__name__.rpartition(".")[2]
     examples = "Examples:" + module.EXAMPLES.replace("\n", "\n\n  ")
     command = unwrapped(getattr(module, name))
@@ -66,6 +67,21 @@ app.register_install_completion_command(
     help="Let the shell complete commands and options, such as --target-temperature after --target-temp.",
     help_epilogue="Examples:\n\n  otmd completion\n\n  otmd completion --shell bash",
 )
+
+
+def run(tokens: list[str]) -> Any:
+    """Run a command, and return what it returns. An error that names an option is one of usage."""
+    command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    given = options.given_options(bound)
+    options.refuse_overwriting(given)
+    try:
+        return command(*bound.args, **bound.kwargs)
+    except ValueError as error:
+        argument, _, said = str(error).partition(": ")
+        option = options.option_of(argument)
+        if option in given and not isinstance(given[option], Path):
+            raise UsageError(f"{option}: {said}") from error
+        raise
 
 
 def explained(error: CycloptsError) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts.types import NonNegativeFloat
 
-from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError, print_verdict
+from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
 from otmd.storage.files import one_line
 
@@ -120,7 +120,7 @@ def audit(
         "bias": f"{bias:g}, which a PASS must have been able to find with probability 0.9",
         "seed": str(seed),
     }
-    print_verdict(json.dumps(result.to_dict(), indent=1) if json_output else str(result))
+    print(json.dumps(result.to_dict(), indent=1) if json_output else result)
     pages.write(f"Audit of {one_line(file.name)}", result.said, listed, about, listed[0])
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
@@ -155,4 +155,4 @@ def _audited_texts(
 def _processing(side: str, *options: Any) -> "Processing | None":
     """The processing that the options of a side say; None if none is given."""
     given = any(value is not None for value in options)
-    return o.processing(f"--{side}-…: ", *options) if given else None
+    return o.processing(f"{side}_", *options) if given else None

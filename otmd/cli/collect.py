@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts.types import NonNegativeFloat, PositiveInt
+from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import PositiveInt
 
 _QUOTA = "quota:"
 EXAMPLES = """

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import NonNegativeInt, PositiveInt
 from otmd.registry import TREE_VERIFIERS
 from otmd.storage.files import one_line
 

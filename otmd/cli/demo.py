@@ -3,13 +3,13 @@
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts.types import NonNegativeInt
-
 from otmd.cli import options as o
 from otmd.cli.measure import measure_into
+from otmd.cli.options import NonNegativeInt
 from otmd.storage.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def demo(
     said = recommend(table)
     ranked = _ranked_trees(output, sizes, tree_prompts, workers, progress)
     summary = summarise(table)
-    figures = draw_gaps(
-        summary, [output / "gaps.png", output / "gaps.pdf"], source=f"otmd demo, {parquet}"
-    )
+    figures = [output / "gaps.png", output / "gaps.pdf"]
+    draw = partial(draw_gaps, summary, figures, source=f"otmd demo, {parquet}")
     if json_output:
         report = json.loads(report_json(summary, results=str(parquet)))
         report["trees"] = ranked.to_dicts()
         print(json.dumps(report | {"figures": [str(path) for path in figures]}, indent=1))
+        draw()
         return
     names = [dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")]
     print(
@@ -101,6 +101,7 @@ def demo(
         said.append(recommend_trees(ranked))
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
+    draw()
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")

@@ -1,8 +1,10 @@
 """``otmd measure``: every verifier against the optimum, on a dataset."""
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from otmd.cli import UsageError
 from otmd.cli import options as o
 
 if TYPE_CHECKING:
@@ -11,10 +13,17 @@ if TYPE_CHECKING:
 DEFAULT_LAWS = ",".join(name for name, law in o.LAWS.items() if law.measured)
 DEFAULT_VERIFIERS = ",".join(name for name, rule in o.VERIFIERS.items() if rule.measured)
 
+# Options that a finished run cannot follow.
+MEASURING = (
+    *("output", "law", "top", "verifier", "num_drafts", "temperature", "cuts", "tol", "device"),
+    "overwrite",
+)
+
 EXAMPLES = """
 otmd measure runs/mine
 otmd measure runs/mine --law greedy,hub --num-drafts 2 --temperature 0.6,1.0
-otmd measure dump.npz --top-p 0.95 --order llama.cpp --output runs/top-p --json"""
+otmd measure dump.npz --top-p 0.95 --order llama.cpp --output runs/top-p --json
+otmd measure runs/mine-results --by-domain --html page.html --csv summary.csv --figure gaps.png"""
 
 
 def measure(
@@ -31,18 +40,22 @@ def measure(
     workers: o.Workers = None,
     device: Annotated[str | None, o.RUN] = None,
     overwrite: o.Overwrite = False,
+    by_domain: Annotated[bool, o.RUN] = False,
+    figure: o.Figure = None,
+    pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Measure each verifier's acceptance rate and its gap to the optimum at every position.
 
-    If a run is interrupted, the same command continues it.
+    If a run is interrupted, the same command continues it. With the folder of a finished run, print it again.
 
     Parameters
     ----------
     dataset : Path
         A folder that collect made, or an .npz or .safetensors file with target_logits and
-        draft_logits (or target_probs and draft_probs), each (N, V).
+        draft_logits (or target_probs and draft_probs), each (N, V). Or the folder that measure wrote, or its
+        results.parquet.
     output : Path
         The folder for the results; by default NAME-results next to the dataset.
     verifier : str
@@ -51,29 +64,69 @@ def measure(
     device : str
         Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
         torch.
+    by_domain : bool
+        Print one table for each law and domain of prompts.
     """
-    from otmd.study import print_report, recommend, report_json, summarise
-    from otmd.study.run import RESULTS
+    from otmd.study import load_results
+    from otmd.study.run import LAYOUT, RESULTS
 
-    settings = {
-        "laws": o.read_laws(law, top),
-        "verifiers": o.read_verifiers(verifier),
-        "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": cuts.at_each(temperature),
-        "tol": tol,
-        "workers": workers,
-        "device": device,
-        "overwrite": overwrite,
-    }
-    folder = output or o.default_folder(dataset, "results")
-    table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
-    results = folder / RESULTS
-    summary = summarise(table)
+    figures = o.figures(figure)
+    is_run = (dataset / LAYOUT.record).is_file() or (dataset / RESULTS).is_file()
+    if is_run or dataset.suffix == ".parquet":
+        given = locals()
+        for name in MEASURING:
+            if given[name] != inspect.signature(measure).parameters[name].default:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option}: got it with {dataset}, which has been measured")
+        results = dataset if dataset.suffix == ".parquet" else dataset / RESULTS
+        table = load_results(dataset)
+    else:
+        settings = {
+            "laws": o.read_laws(law, top),
+            "verifiers": o.read_verifiers(verifier),
+            "num_drafts": o.counts("--num-drafts", num_drafts),
+            "processing": cuts.at_each(temperature),
+            "tol": tol,
+            "workers": workers,
+            "device": device,
+            "overwrite": overwrite,
+        }
+        folder = output or o.default_folder(dataset, "results")
+        results = folder / RESULTS
+        table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
+    _show(table, results, by_domain, figures, pages, json_output)
+
+
+def _show(
+    table: "pl.DataFrame",
+    results: Path,
+    by_domain: bool,
+    figures: list[Path],
+    pages: o.Pages,
+    json_output: bool,
+) -> None:
+    """Print the table of results, then write pages and figures: if they fail, the numbers are there."""
+    from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
+    from otmd.study.report import report_tables
+    from otmd.study.summary import DEFAULT_BY
+    from otmd.study.table import Table
+
+    summary = summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
+    recommendation = [] if by_domain else recommend(table)
     if json_output:
         print(report_json(summary, results=str(results)))
-        return
-    print_report(summary, recommendation=recommend(table))
-    print(f"\nOne row a position, law and verifier: {results}")
+    else:
+        print_report(summary, recommendation=recommendation)
+        print(f"\nOne row a position, law and verifier: {results}")
+    caption, tables = report_tables(summary)
+    about = {"results": str(results), "intervals": "95%, jackknife over prompts with Student's t"}
+    numbers = Table("", summary.columns, summary.rows())
+    pages.write(
+        f"Report on {results.parent.name}", [*recommendation, caption], tables, about, numbers
+    )
+    if figures:
+        drawn = summarise(table) if by_domain else summary
+        o.say_written(draw_gaps(drawn, figures, source=f"otmd measure, {results}"))
 
 
 def measure_into(

@@ -1,19 +1,22 @@
 """Options that several commands share, and how their values are read."""
 
+import inspect
+import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from cyclopts import Group, Parameter
-from cyclopts.types import NonNegativeInt, PositiveFloat, PositiveInt
+from cyclopts import Group, Parameter, Token
+from cyclopts.types import PositiveFloat
+from cyclopts.validators import Number
 
 from otmd import __version__
 from otmd.cli import UsageError
@@ -33,6 +36,24 @@ SAMPLING = Parameter(group=Group.create_ordered("Sampling"))
 TIMES = Parameter(group=Group.create_ordered("Times"))
 ACCURACY = Parameter(group=Group.create_ordered("Accuracy"))
 RUN = Parameter(group=Group.create_ordered("Output and run"))
+
+
+def _whole(_: Any, tokens: Sequence[Token]) -> int:
+    try:
+        return int(tokens[0].value)
+    except ValueError as error:
+        # Cyclopts rounds 1.5.
+        reason = f"got {shortened(tokens[0].value)!r}, expected a whole number"
+        raise ValueError(reason) from error
+
+
+PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=1))]
+NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
+
+
+class OutFile(type(Path())):
+    """The path of a file that a command writes."""
+
 
 Json = Annotated[bool, RUN, Parameter("--json", help="Print a JSON object instead of tables.")]
 Quiet = Annotated[bool, RUN, Parameter(help="Show no progress bar.")]
@@ -103,7 +124,7 @@ Order = Annotated[
 Overwrite = Annotated[bool, RUN, Parameter(help="Replace a run with other settings in the folder.")]
 Workers = Annotated[PositiveInt | None, RUN, Parameter(help="Processes; one per CPU unless given.")]
 Figure = Annotated[
-    list[Path] | None,
+    list[OutFile] | None,
     RUN,
     Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
 ]
@@ -135,20 +156,17 @@ def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
         makers["top-then"] = partial(LAWS["top-then"].load(), top=top)
     return [
         (entry.class_name, makers.get(entry.name) or entry.load())
-        for entry in _known("--law", text, LAWS)
+        for entry in _known("law", text, LAWS)
     ]
 
 
 def read_verifiers(text: str) -> list[Any]:
     """Read ``--verifier optimal,k-sequential`` as classes."""
-    return [entry.load() for entry in _known("--verifier", text, VERIFIERS)]
+    return [entry.load() for entry in _known("verifier", text, VERIFIERS)]
 
 
-def _known(option: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]:
-    try:
-        return [find(option, name, registry) for name in split(option, text)]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+def _known(argument: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]:
+    return [find(argument, name, registry) for name in split(option_of(argument), text)]
 
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:
@@ -176,14 +194,15 @@ def processing(
     min_p: float | None = None,
     order: str | None = None,
 ) -> "Processing":
-    """Make a processing. An error message begins with the ``prefix``."""
+    """Make a processing. An error names an option, behind the ``prefix``: ``--target-top-p``."""
     from otmd.probabilities import Processing
 
     try:
         at = 1.0 if temperature is None else temperature
         return Processing(at, top_k or None, top_p, min_p, order or "transformers")
     except ValueError as error:
-        raise UsageError(f"{prefix}{error}") from error
+        argument, _, said = str(error).partition(": ")
+        raise UsageError(f"{option_of(prefix + argument)}: {said}") from error
 
 
 def exact_number(value: Any) -> float:
@@ -217,14 +236,73 @@ def split(option: str, text: str) -> list[str]:
     return pieces
 
 
-def figures(paths: list[Path] | None) -> list[Path]:
+def figures(paths: Sequence[Path] | None) -> list[Path]:
     """The files of ``--figure``, whose endings name known formats."""
     from otmd.study.style import figure_paths
 
-    try:
-        return figure_paths(paths or [], "--figure")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    return figure_paths(paths or [], "figure")
+
+
+# What errors of the library call an option of another name.
+_OPTION_NAMES = {"sources": "prompts", "layers": "draft", "dtype": "model_dtype"}
+# Endings and names of files that hold data. A page in their place would destroy a data set or a run.
+_DATA = (".parquet", ".safetensors", ".npz", ".npy", ".gguf", ".jsonl")
+_RECORDS = [f"{run}.json" for run in ("collect", "measurement", "plan", "reach", "trees", "demo")]
+
+
+def option_of(argument: str) -> str:
+    """The option for an argument of a function: ``--num-drafts`` for ``num_drafts``."""
+    return f"--{_OPTION_NAMES.get(argument, argument).replace('_', '-')}"
+
+
+def given_options(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """The values on a command line by what messages call them: ``--num-drafts``, ``FILE``."""
+    given: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        positional = bound.signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+        values = vars(value) if is_dataclass(value) else {name: value}
+        for field, part in values.items():
+            if part is not None:
+                given[field.upper() if positional else f"--{field.replace('_', '-')}"] = part
+    return given
+
+
+def refuse_overwriting(given: Mapping[str, Any]) -> None:
+    """Raise UsageError if a file to write is one to read, a part of a folder, or another one to write."""
+    named = [
+        (option, path)
+        for option, value in given.items()
+        for path in (value if isinstance(value, list) else [value])
+        if isinstance(path, (Path, str))
+    ]
+    for index, (option, path) in enumerate(named):
+        if not isinstance(path, OutFile) or (path.exists() and not path.is_file()):
+            continue
+        if path.suffix in _DATA:
+            raise UsageError(
+                f"{option}: got {path}, expected a file of text or a figure, not of data"
+            )
+        for option_there, value in (*named[:index], *named[index + 1 :]):
+            if any(_is_or_holds(piece, path) for piece in _paths(value)):
+                raise UsageError(
+                    f"{option}: got {path}, which {option_there} names; expected another file"
+                )
+
+
+def _paths(value: Path | str) -> list[str]:
+    if isinstance(value, Path):
+        return [str(value)]
+    # --prompts a.jsonl,b.txt; --draft ngram:3:corpus.txt
+    return [piece for piece in (value, *re.split("[,:]", value)) if os.path.exists(piece)]
+
+
+def _is_or_holds(named: str, path: Path) -> bool:
+    """Whether it is the same file, also by a link, or a folder whose record the path would replace."""
+    if os.path.isdir(named):
+        return path.name in _RECORDS and path.parent.resolve() == Path(named).resolve()
+    if os.path.exists(named) and path.exists():
+        return path.samefile(named)
+    return path.resolve() == Path(named).resolve()
 
 
 @contextmanager
@@ -248,9 +326,9 @@ def default_folder(dataset: Path, ending: str) -> Path:
 class Pages:
     """The files that a command writes in addition to what it prints."""
 
-    html: Annotated[Path | None, Parameter(help="Write a page that needs no other file.")] = None
-    markdown: Annotated[Path | None, Parameter(help="Write all tables.")] = None
-    csv: Annotated[Path | None, Parameter(help="Write one table with numbers in full.")] = None
+    html: Annotated[OutFile | None, Parameter(help="Write a page that needs no other file.")] = None
+    markdown: Annotated[OutFile | None, Parameter(help="Write all tables.")] = None
+    csv: Annotated[OutFile | None, Parameter(help="Write one table with numbers in full.")] = None
 
     def write(
         self,
@@ -270,11 +348,18 @@ class Pages:
             (self.csv, table.to_csv()),
         ):
             if path is not None:
-                write_atomically(path.absolute(), text.encode("utf-8", "backslashreplace"))
-                print(f"Written: {path}", file=sys.stderr)
+                # A name of a file may be no UTF-8.
+                write_atomically(path, text.encode(errors="backslashreplace"))
+                say_written([path])
 
 
 NO_PAGES = Pages()
+
+
+def say_written(paths: Sequence[Path]) -> None:
+    """Name files that were written, on standard error."""
+    for path in paths:
+        print(f"Written: {path}", file=sys.stderr)
 
 
 @Parameter(name="*")

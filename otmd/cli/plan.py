@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import NonNegativeInt, PositiveInt
 from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def plan(
     draft_temperature: str | None = None,
     draft_top_k: NonNegativeInt | None = None,
     latency: Annotated[Path | None, o.TIMES] = None,
-    measure_latency: Annotated[Path | None, o.TIMES] = None,
+    measure_latency: Annotated[o.OutFile | None, o.TIMES] = None,
     context: Annotated[PositiveInt | None, o.TIMES] = None,
     requests: Annotated[str | None, o.TIMES] = None,
     pages: o.Pages = o.NO_PAGES,
@@ -113,7 +114,6 @@ def plan(
     rows = [[budget, *row] for budget, table in rankings.items() for row in table.rows]
     tables = result.tables()
     name = dataset.stem if dataset.is_file() else dataset.name
-    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
     if json_output:
         print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
     else:
@@ -125,6 +125,7 @@ def plan(
             print(f"{table._replace(note=wrapped(table.note))}\n")
         for rule, title, _ in key.rows:
             print(wrapped(f"{rule}: {title}"))
+    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
 
 
 def _latency(
@@ -149,5 +150,5 @@ def _latency(
             raise UsageError(f"--requests: got {requests}, but --measure-latency times one request")
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
         times = measure_latency(metadata, sizes, context or 256)
-        write_atomically(measured.absolute(), json.dumps(times, indent=1).encode() + b"\n")
+        write_atomically(measured, json.dumps(times, indent=1).encode() + b"\n")
     return [read_latency(path, context, number) for number in requests]

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from cyclopts.types import PositiveInt
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import PositiveInt
 from otmd.storage.arrays import read_npy, read_npz
 from otmd.storage.files import parse_json
 
@@ -144,7 +144,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
 
 
 def _show(answer: dict[str, Any]) -> None:
-    from otmd.study.table import Table
+    from otmd.study.table import Table, wrapped
 
     tokens = answer["subset"]
     listed = ", ".join(map(str, tokens[:SHOWN_TOKENS]))
@@ -163,7 +163,7 @@ def _show(answer: dict[str, Any]) -> None:
     if answer["k_sequential_floor"] is not None:
         facts["K-SEQ is at least"] = f"{answer['k_sequential_floor']:.10f}"
     for name, value in facts.items():
-        print(f"{name:20}  {value}")
+        print(wrapped(f"{name:20}  {value}"))
     rows = []
     for name, rate in answer["verifiers"].items():
         apart = (rate["high"] - rate["low"]) / 2

@@ -6,8 +6,10 @@ import errno
 import hashlib
 import json
 import os
+import secrets
+import shutil
 import socket
-import tempfile
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +20,7 @@ from typing import Any
 PART = ".otmd-part"
 # The lock of a folder, and the file that names the process that holds it.
 LOCK, HOLDER = "otmd.lock", "otmd.holder"
+_STDOUT = 1
 _ADVICE: dict[int, str] = {
     getattr(errno, name): advice
     for names, advice in {
@@ -99,20 +102,42 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file, and make its folder if missing. A crash leaves either the old content or the new."""
+    """Write a file, and make its folder if missing. A crash leaves either the old content or the new.
+
+    A link stays, and its target is written. A pipe, a device and standard output are written in place.
+    """
+    if (stream := _in_place(path)) is not None:
+        with advice_on_failure(path), open(stream, "wb", closefd=stream != _STDOUT) as opened:
+            opened.write(data)
+        return
+    path = path.resolve()
     make_folder(path.parent)
     with advice_on_failure(path):
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
+        # Unlike a file of tempfile, one made by open has the mode that the umask asks for.
+        temporary = path.with_name(f".{secrets.token_hex(8)}{PART}")
         try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, 0o644)
+            with temporary.open("xb") as opened:
+                opened.write(data)
+                opened.flush()
+                os.fsync(opened.fileno())
+            if path.exists():
+                shutil.copymode(path, temporary)
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
+
+
+def _in_place(path: Path) -> Path | int | None:
+    """The path or descriptor of a file that must not be replaced; None for any other file."""
+    if not path.exists() or path.is_dir():
+        return None
+    with suppress(OSError):
+        # /dev/stdout may be a regular file: opened anew, it would lose what was printed.
+        if os.path.samestat(path.stat(), os.fstat(_STDOUT)):
+            sys.stdout.flush()
+            return _STDOUT
+    return None if path.is_file() else path
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -23,6 +23,8 @@ _LONGEST_FOOTER = 8 << 20
 _MOST_ENTRIES = 1 << 17
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
 _WIDEST = 8
+# The metadata that names the part which a table is.
+_PART = b"otmd part"
 
 
 def write_parquet(path: Path, table: "pl.DataFrame") -> None:
@@ -30,8 +32,8 @@ def write_parquet(path: Path, table: "pl.DataFrame") -> None:
     write_atomically(path, parquet_bytes(table))
 
 
-def parquet_bytes(table: "pl.DataFrame") -> bytes:
-    """Return a table as the bytes of a Parquet file, with a checksum of each page."""
+def parquet_bytes(table: "pl.DataFrame", part: str = "") -> bytes:
+    """Return a table as the bytes of a Parquet file, with a checksum of each page and the name of a part."""
     import polars as pl
     import pyarrow.parquet as pq
 
@@ -39,7 +41,7 @@ def parquet_bytes(table: "pl.DataFrame") -> bytes:
     texts = [name for name, kind in table.schema.items() if kind == pl.String]
     # Written by Arrow, since polars neither writes nor compares checksums.
     pq.write_table(
-        table.to_arrow(),
+        table.to_arrow().replace_schema_metadata({_PART: part} if part else None),
         buffer,
         compression="zstd",
         compression_level=9,
@@ -51,7 +53,7 @@ def parquet_bytes(table: "pl.DataFrame") -> bytes:
 
 
 def read_parquet(path: Path) -> "pl.DataFrame":
-    """Read what :func:`write_parquet` wrote; ValueError if the file is torn, altered or no Parquet file."""
+    """Read a table; ValueError if the file is torn, altered, no Parquet file, or another part's."""
     import polars as pl
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -64,6 +66,9 @@ def read_parquet(path: Path) -> "pl.DataFrame":
         # Polars panics at metadata that are no UTF-8, for which the text has U+FFFD.
         if "\ufffd" in stored.schema_arrow.to_string(truncate_metadata=False):
             raise ValueError("metadata that are no UTF-8")
+        part = (stored.schema_arrow.metadata or {}).get(_PART, path.stem.encode()).decode()
+        if part != path.stem:
+            raise ValueError(f"it is part {part}")
         return pl.DataFrame(stored.read(use_threads=False))
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The recommendation under the tables of ``otmd measure`` and ``otmd report``."""
+"""The recommendation under the tables of ``otmd measure``."""
 
 from __future__ import annotations
 

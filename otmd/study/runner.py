@@ -27,6 +27,7 @@ Job = TypeVar("Job")
 Work = Callable[[Job], pl.DataFrame]
 # The jobs whose part is not among these names, each with the name of its part.
 JobsLeft = Callable[[Collection[str]], Iterable[tuple[str, Job]]]
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 # With the last two, glibc keeps freed memory for the next position: new pages from the system take longer
 # than the computation. glibc accepts at most 32 MiB for the second of them.
 WORKER_ENVIRONMENT = {
@@ -87,7 +88,7 @@ def compute_parts(
         with closing(run_jobs(partial(_compiled, work), jobs(tables), workers)) as results:
             for name, table in results:
                 if store:
-                    store.write(name, parquet_bytes(table))
+                    store.write(name, parquet_bytes(table, name))
                 tables[name] = table
                 done += bar.size(table)
                 update(done, "")
@@ -95,21 +96,24 @@ def compute_parts(
 
 
 def frame(rows: Sequence[Any], **options: Any) -> pl.DataFrame:
-    """Make a data frame of rows; Ctrl-C waits for it.
+    """Make a data frame of rows; Ctrl-C and SIGTERM wait for it.
 
     Polars loses an interrupt that comes in between, and fails with another error.
     """
     if threading.current_thread() is not threading.main_thread():
         return pl.DataFrame(rows, **options)
-    interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    arrived: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: arrived.append(number))
+        for number in INTERRUPTS
+    }
     try:
-        table = pl.DataFrame(rows, **options)
+        return pl.DataFrame(rows, **options)
     finally:
-        signal.signal(signal.SIGINT, handler)
-    if interrupts:
-        raise KeyboardInterrupt
-    return table
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in arrived:
+            signal.raise_signal(number)
 
 
 def _compiled(work: Work[Job], job: tuple[str, Job]) -> tuple[str, pl.DataFrame]:
@@ -150,7 +154,9 @@ def _processes() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     os.environ.update(WORKER_ENVIRONMENT)
     try:
-        with joblib.parallel_config("loky", inner_max_num_threads=1, initializer=_enter_worker):
+        # A worker that asked for its parent itself might be too late.
+        entry: Any = {"initializer": _enter_worker, "initargs": (os.getpid(),)}
+        with joblib.parallel_config("loky", inner_max_num_threads=1, **entry):
             yield
     finally:
         for name, value in before.items():
@@ -158,10 +164,11 @@ def _processes() -> Iterator[None]:
             os.environ |= {} if value is None else {name: value}
 
 
-def _enter_worker() -> None:
-    # Ctrl-C reaches all processes of a terminal. Only the parent is to act on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+def _enter_worker(parent: int) -> None:
+    # A terminal interrupts all its processes. Only the parent is to act on it.
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, args=(parent,), daemon=True).start()
 
 
 def _leave_with_parent(parent: int) -> None:

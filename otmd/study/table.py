@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -48,7 +49,10 @@ class Table(NamedTuple):
         return f"{round(cell, self.decimals) + 0.0:.{self.decimals}f}"
 
     def __str__(self) -> str:
-        """The table for a terminal; columns behind the first texts are right-aligned."""
+        """The table for a terminal; columns behind the first texts are right-aligned.
+
+        In a terminal that is too narrow for its columns, each cell has a line of its own.
+        """
         heads = [head.split("\n") for head in self.heads]
         height = max(map(len, heads))
         lines = [[""] * (height - len(head)) + head for head in heads]
@@ -60,6 +64,11 @@ class Table(NamedTuple):
         sides = "<" * texts + ">" * (len(widths) - texts)
         row_format = "  ".join(f"{{:{s}{w}}}" for s, w in zip(sides, widths, strict=True))
         rows = [row_format.format(*row).rstrip() for row in cells]
+        # Text that does not go to a terminal may be of any width.
+        if max(map(len, rows)) > shutil.get_terminal_size((sys.maxsize, 0)).columns:
+            named = (zip(self._flat_heads(), row, strict=True) for row in cells[height:])
+            lines = ([f"{head}: {cell}".strip(": ") for head, cell in row] for row in named)
+            rows = [wrapped("\n".join(filter(None, row))) + "\n" for row in lines]
         return "\n".join([*filter(None, [self.title]), *rows, *filter(None, [self.note])])
 
     def to_markdown(self) -> str:

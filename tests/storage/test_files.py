@@ -2,7 +2,9 @@
 
 import errno
 import os
-import tempfile
+import stat
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -18,46 +20,74 @@ from otmd.storage.files import (
 )
 
 
-def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError("full")))
-        with pytest.raises(OSError, match="full"):
-            write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+def refuse_to(monkeypatch, where, number):
+    def refuse(*arguments, **options):
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(*((Path, "open") if where == "open" else (os, where)), refuse)
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
+    ("number", "said"),
     [
         (errno.ENOSPC, "Make room there and run the same again"),
         (errno.EDQUOT, "Make room there and run the same again"),
         (errno.EROFS, "Choose a place that you may write to"),
         (errno.EACCES, "Choose a place that you may write to"),
+        (errno.EIO, None),
     ],
 )
-@pytest.mark.parametrize("where", ["mkstemp", "fsync", "replace"])
-def test_what_the_system_refuses_is_named_with_what_to_do(
-    tmp_path, monkeypatch, where, number, advice
+@pytest.mark.parametrize("where", ["open", "fsync", "replace"])
+def test_what_the_system_refuses_is_named_and_leaves_the_old_content(
+    tmp_path, monkeypatch, where, number, said
 ):
-    """The error keeps its class, so that whoever catches OSError still does."""
+    """The error keeps its class, so that whoever catches OSError still does; without advice it stays."""
     path = tmp_path / "file"
     write_atomically(path, b"old")
-    refuse_to(monkeypatch, where, number)
-    with pytest.raises(OSError, match=rf"{advice}.*{path}") as caught:
-        write_atomically(path, b"new")
+    with monkeypatch.context() as patched:
+        refuse_to(patched, where, number)
+        expected = rf"{said}.*{path}" if said else r"^\[Errno 5\] refused$"
+        with pytest.raises(OSError, match=expected) as caught:
+            write_atomically(path, b"new")
     assert caught.value.errno == number
-    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_errors_without_advice_stay_what_they_are(tmp_path, monkeypatch):
-    refuse_to(monkeypatch, "fsync", errno.EIO)
-    with pytest.raises(OSError, match=r"^\[Errno 5\] refused$"):
-        write_atomically(tmp_path / "file", b"new")
+def test_links_and_modes_stay_and_new_files_follow_the_umask(tmp_path):
+    old = tmp_path / "old"
+    old.write_bytes(b"old")
+    old.chmod(0o640)
+    (tmp_path / "link").symlink_to("old")
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "link", b"new")
+        write_atomically(tmp_path / "private", b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link").is_symlink()
+    assert old.read_bytes() == b"new"
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("old", "private")]
+    assert modes == [0o640, 0o600]
+
+
+def test_what_is_no_regular_file_is_written_and_not_replaced(tmp_path, capfd):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_atomically(pipe, b"said")
+    reader.join()
+    assert read == [b"said"]
+    assert pipe.is_fifo()
+    write_atomically(Path(os.devnull), b"")
+    assert Path(os.devnull).is_char_device()
+    # Here standard output goes to a regular file.
+    print("before")
+    write_atomically(Path("/dev/stdout"), b"page\n")
+    print("after")
+    assert capfd.readouterr().out == "before\npage\nafter\n"
 
 
 def test_a_file_where_a_folder_would_be_is_named(tmp_path, monkeypatch):
@@ -73,16 +103,8 @@ def test_a_file_where_a_folder_would_be_is_named(tmp_path, monkeypatch):
             begin()
 
 
-def refuse_to(monkeypatch, where, number):
-    def refuse(*arguments, **options):
-        raise OSError(number, "refused")
-
-    owner = tempfile if where == "mkstemp" else os
-    monkeypatch.setattr(owner, where, refuse)
-
-
 def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path):
-    for name in (f".file.abc{PART}", ".hidden.own.file", "file.txt"):
+    for name in (f".abc{PART}", ".hidden.own.file", "file.txt"):
         (tmp_path / name).write_text("x")
     remove_leftovers(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden.own.file", "file.txt"]
@@ -95,28 +117,14 @@ def test_a_second_holder_is_refused_and_told_who_and_what_to_do(tmp_path):
         folder_lock(tmp_path / "new"),
     ):
         pass
-    with folder_lock(tmp_path / "new"):
-        pass
-
-
-def test_the_lock_ends_with_an_exception(tmp_path):
-    with pytest.raises(KeyError), folder_lock(tmp_path):
+    with pytest.raises(KeyError), folder_lock(tmp_path / "new"):
         raise KeyError
-    with folder_lock(tmp_path):
-        assert str(os.getpid()) in (tmp_path / HOLDER).read_text()
+    with folder_lock(tmp_path / "new"):
+        assert str(os.getpid()) in (tmp_path / "new" / HOLDER).read_text()
 
 
-def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
-    with pytest.raises(OSError, match=rf"local disk.*{tmp_path}"), folder_lock(tmp_path):
-        pass
-
-
-def test_a_disk_without_room_for_the_holders_name_is_named(tmp_path):
-    resource = pytest.importorskip("resource")
+def test_a_disk_without_locks_or_without_room_for_the_holders_name_is_named(tmp_path, monkeypatch):
+    resource, fcntl = map(pytest.importorskip, ("resource", "fcntl"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
@@ -124,3 +132,10 @@ def test_a_disk_without_room_for_the_holders_name_is_named(tmp_path):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=rf"local disk.*{tmp_path}"), folder_lock(tmp_path):
+        pass

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from otmd.storage.parquet import read_batches, read_parquet
+from otmd.storage.parquet import parquet_bytes, read_batches, read_parquet
 
 MOST_MEGABYTES = 256
 READ = """
@@ -54,6 +55,7 @@ def megabytes(path: Path) -> tuple[int, str]:
     return int(peak), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [0, 70], ids=["first", "last"])
 def test_one_row_with_all_the_values_of_a_group_costs_little(tmp_path, row):
     lengths = [1] * 71
@@ -65,15 +67,10 @@ def test_one_row_with_all_the_values_of_a_group_costs_little(tmp_path, row):
     assert peak < MOST_MEGABYTES
 
 
-def test_columns_add_up(tmp_path):
-    columns = {name: lists([8 << 20, 1], "f8") for name in ("target_probs", "draft_probs")}
-    with pytest.raises(ValueError, match="row group of 2 rows that unpacks from"):
-        next(read_batches(written(tmp_path / "a.parquet", columns)))
-
-
 def test_a_group_that_unpacks_to_far_more_is_refused(tmp_path):
-    options = {"use_dictionary": False, "compression": "gzip", "data_page_size": 1 << 30}
-    path = written(tmp_path / "a.parquet", {"target_probs": lists([13 << 20, 1])}, **options)
+    """Columns add up."""
+    columns = {name: lists([8 << 20, 1], "f8") for name in ("target_probs", "draft_probs")}
+    path = written(tmp_path / "a.parquet", columns)
     with pytest.raises(ValueError, match="row group of 2 rows that unpacks from"):
         next(read_batches(path))
 
@@ -87,6 +84,7 @@ def test_a_long_text_for_every_row_costs_little_or_is_refused(tmp_path, length):
     assert peak < MOST_MEGABYTES
 
 
+@pytest.mark.slow
 def test_many_dense_rows_in_one_group_are_read_in_little_memory(tmp_path):
     path = written(tmp_path / "a.parquet", {"target_probs": lists([100_000] * 120, random=True)})
     peak, said = megabytes(path)
@@ -144,3 +142,12 @@ def test_metadata_that_are_no_text_are_refused(tmp_path, place):
     pq.write_table(pa.table({"a": [1]}, schema=schema), path)
     with pytest.raises(ValueError, match=r"a\.parquet: .*metadata that are no UTF-8"):
         read_parquet(path)
+
+
+def test_a_part_is_read_under_its_own_name_alone(tmp_path):
+    table = pl.DataFrame({"a": [1]})
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.parquet").write_bytes(parquet_bytes(table, "one"))
+    assert read_parquet(tmp_path / "one.parquet").equals(table)
+    with pytest.raises(ValueError, match=r"two\.parquet: torn.*it is part one"):
+        read_parquet(tmp_path / "two.parquet")

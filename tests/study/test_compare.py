@@ -68,6 +68,7 @@ def test_bad_input_is_named() -> None:
         compare(P, Q, 2.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_polars_is_not_imported() -> None:
     code = (
         "import sys; from otmd.study.compare import compare\n"

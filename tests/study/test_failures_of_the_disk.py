@@ -65,9 +65,9 @@ def one_line(said: str, *words: str) -> None:
         assert word in said
 
 
-@pytest.mark.parametrize("name", ["collect", "measure"])
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "Make room"), (errno.EROFS, "Choose")]
+    ("name", "number", "advice"),
+    [("collect", errno.ENOSPC, "Make room"), ("measure", errno.EROFS, "Choose")],
 )
 def test_a_disk_that_refuses_halfway(made, tmp_path, monkeypatch, capsys, name, number, advice):
     whole, folder = tmp_path / "whole", tmp_path / "halfway"

@@ -35,13 +35,22 @@ if __name__ == "__main__":
 class Interrupted(otmd.TargetOnly):
     """Stops the run at the seventeenth position, the way Ctrl-C does."""
 
-    left = 17
+    left = 0
 
     def family_bounds(self, *args, **options):
         type(self).left -= 1
         if type(self).left == 0:
             raise KeyboardInterrupt
         return super().family_bounds(*args, **options)
+
+
+def interrupt(dataset, folder: Path) -> tuple[list[Any], pl.DataFrame]:
+    """Interrupt a run after two chunks; return its verifiers, and the table that it makes if continued."""
+    rules = [("TargetOnly", Interrupted())]
+    Interrupted.left = 17
+    with pytest.raises(KeyboardInterrupt):
+        quick(dataset, verifiers=rules, output=folder)
+    return rules, quick(dataset, verifiers=[otmd.TargetOnly])
 
 
 def quick(dataset, **changes):
@@ -68,10 +77,7 @@ def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, mo
 
 
 def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_path, monkeypatch):
-    rules = [("TargetOnly", Interrupted())]
-    whole = quick(dataset, verifiers=[otmd.TargetOnly])
-    with pytest.raises(KeyboardInterrupt):
-        quick(dataset, verifiers=rules, output=tmp_path)
+    rules, whole = interrupt(dataset, tmp_path)
     assert positions_stored(tmp_path) == 2 * CHUNK_SIZE
     before = [path.stat().st_mtime_ns for path in parts(tmp_path)]
     with pytest.raises(ValueError, match="unfinished"):
@@ -89,11 +95,14 @@ def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_pat
     assert seen == list(range(2 * CHUNK_SIZE, len(dataset)))
 
 
+@pytest.mark.slow
 def test_an_interrupt_does_not_wait_for_the_chunk_under_way(tmp_path):
     script = tmp_path / "asleep.py"
     script.write_text(ASLEEP)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, str(script)], **pipes) as process:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    # The shell may ignore SIGINT, as of `make test &`.
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([sys.executable, str(script)], **options) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"first\n"
         process.send_signal(signal.SIGINT)
@@ -101,6 +110,13 @@ def test_an_interrupt_does_not_wait_for_the_chunk_under_way(tmp_path):
             assert process.wait(timeout=30) != 0
         finally:
             process.kill()
+
+
+def test_a_part_under_the_name_of_another_is_made_again(dataset, tmp_path):
+    rules, whole = interrupt(dataset, tmp_path)
+    first, second = parts(tmp_path)
+    second.write_bytes(first.read_bytes())
+    assert_frame_equal(quick(dataset, verifiers=rules, output=tmp_path), whole)
 
 
 def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
@@ -147,31 +163,21 @@ def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"num_drafts": (1, 2)}, "num_drafts"),
-        ({"laws": [otmd.Hub]}, "laws"),
-        ({"verifiers": [otmd.TargetOnly]}, "verifiers"),
-        ({"processing": [otmd.Processing(0.5)]}, "processing"),
-        ({"tol": 1e-3}, "tol"),
-    ],
-)
-def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path, changes, named):
-    quick(dataset, output=tmp_path)
-    with pytest.raises(
-        ValueError,
-        match=rf"output: .* with other settings \({named}(\[0\]\.\w+)?: stored .*--overwrite",
+def test_other_settings_in_the_same_folder_are_refused(dataset, tmp_path):
+    out = tmp_path / "out"
+    quick(dataset, output=out)
+    for other, changes, named in (
+        (dataset, {"num_drafts": (1, 2)}, "num_drafts"),
+        (dataset, {"laws": [otmd.Hub]}, "laws"),
+        (dataset, {"verifiers": [otmd.TargetOnly]}, "verifiers"),
+        (dataset, {"processing": [otmd.Processing(0.5)]}, "processing"),
+        (dataset, {"tol": 1e-3}, "tol"),
+        (write_dump(tmp_path / "other", seed=1), {}, "dataset"),
+        (write_dump(tmp_path / "more", prompts=7), {}, "positions"),
     ):
-        quick(dataset, output=tmp_path, **changes)
-
-
-def test_another_dataset_in_the_same_folder_is_refused(dataset, tmp_path):
-    quick(dataset, output=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"other settings \(dataset: stored "):
-        quick(write_dump(tmp_path / "other", seed=1), output=tmp_path / "out")
-    with pytest.raises(ValueError, match=r"other settings \(positions: stored 18, asked 21"):
-        quick(write_dump(tmp_path / "more", prompts=7), output=tmp_path / "out")
+        said = rf"output: .* with other settings \({named}(\[0\]\.\w+)?: stored .*--overwrite"
+        with pytest.raises(ValueError, match=said):
+            quick(other, output=out, **changes)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -19,16 +17,12 @@ import pytest
 
 from otmd.study import draw_gaps, print_report, report_json, summarise
 from otmd.study.report import (
-    law_label,
     make_figure,
-    processing_label,
     report_tables,
-    verifier_label,
 )
-from otmd.study.style import MARKS, SPARE_MARKS, marks
+from otmd.study.style import MARKS
 from otmd.study.summary import DEFAULT_BY
 from otmd.study.table import Table, html_page, markdown_page
-from paper_figures.__main__ import main as draw_paper_figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +30,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def summary(table) -> pl.DataFrame:
     return summarise(table)
+
+
+@pytest.fixture(scope="module")
+def few(summary) -> pl.DataFrame:
+    """The groups of one panel of the figure."""
+    return summary.filter(law="Greedy", temperature=0.6)
 
 
 def printed(summary: pl.DataFrame) -> str:
@@ -121,12 +121,19 @@ def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(ta
     assert "\x1b" not in text
 
 
-def test_a_summary_with_other_groups_is_refused(table, tmp_path):
+def test_what_cannot_be_shown_is_refused(table, summary, tmp_path):
     coarse = summarise(table, by=["law"])
-    with pytest.raises(ValueError, match="summary: got no"):
-        print_report(coarse)
-    with pytest.raises(ValueError, match="summary: got columns"):
-        draw_gaps(coarse, [tmp_path / "gaps.png"])
+    nothing = summary.with_columns(pl.lit(None, pl.Float64).alias("gap"))
+    paths = [tmp_path / "gaps.png", tmp_path / "gaps.jpg"]
+    for show, message in (
+        (lambda: print_report(coarse), "summary: got no"),
+        (lambda: draw_gaps(coarse, paths[:1]), "summary: got columns"),
+        (lambda: draw_gaps(nothing, paths[:1]), "summary: got no defined gap"),
+        (lambda: draw_gaps(summary, paths), r"gaps\.jpg, expected an ending of \.png, \.pdf"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            show()
+    assert not list(tmp_path.iterdir())
 
 
 def test_json_holds_every_group_and_no_nan(summary):
@@ -140,31 +147,16 @@ def test_json_holds_every_group_and_no_nan(summary):
     assert json.loads(report_json(broken))["groups"][0]["gap"] is None
 
 
-def test_the_figure_is_written_with_its_source(summary, tmp_path):
+def test_the_figure_is_written_with_its_source(few, tmp_path):
     from PIL import Image
 
     paths = [tmp_path / "new" / name for name in ("gaps.png", "gaps.pdf", "gaps.svg")]
-    assert draw_gaps(summary, paths, source="made by a test") == paths
+    assert draw_gaps(few, paths, source="made by a test") == paths
     assert all(path.stat().st_size > 5000 for path in paths)
     with Image.open(paths[0]) as image:
         assert image.info["Source"] == "made by a test"
         assert image.width >= 2000
     assert b"made by a test" in paths[2].read_bytes()
-
-
-@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
-def test_a_full_disk_leaves_the_figure_that_was_there(summary, tmp_path, monkeypatch, ending):
-    path = tmp_path / f"gaps.{ending}"
-    path.write_bytes(b"an earlier figure")
-
-    def fill(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(os, "fsync", fill)
-    with pytest.raises(OSError, match=rf"Make room.*{path}"):
-        draw_gaps(summary, [path])
-    assert path.read_bytes() == b"an earlier figure"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_figure_draws_the_gaps_in_percentage_points(summary):
@@ -203,49 +195,11 @@ def test_no_text_of_the_figure_is_clipped_or_overlaps(summary):
             assert not box.padded(-1).overlaps(another.padded(-1)), (name, other)
 
 
-def test_the_script_of_the_paper_figure_draws_it(table, tmp_path, capsys):
-    table.write_parquet(tmp_path / "results.parquet")
-    results, figure = tmp_path / "results.parquet", tmp_path / "out" / "gaps.pdf"
-    draw_paper_figures(["gaps", "--results", str(results), "--output", str(figure)])
-    assert (tmp_path / "out" / "gaps.pdf").stat().st_size > 5000
-    assert "gaps.pdf" in capsys.readouterr().out
-
-
-def test_nothing_to_draw_is_an_error(summary, tmp_path):
-    nothing = summary.with_columns(pl.lit(None, pl.Float64).alias("gap"))
-    with pytest.raises(ValueError, match="summary: got no defined gap"):
-        draw_gaps(nothing, [tmp_path / "gaps.png"])
-
-
-def test_an_ending_of_another_format_is_refused_before_anything_is_drawn(summary, tmp_path):
-    with pytest.raises(ValueError, match=r"gaps\.jpg, expected an ending of \.png, \.pdf, \.svg"):
-        draw_gaps(summary, [tmp_path / "gaps.png", tmp_path / "gaps.jpg"])
-    assert not (tmp_path / "gaps.png").exists()
-
-
-def test_labels():
-    assert law_label("WithoutReplacement") == "without replacement"
-    assert law_label("top_two") == "top two"
-    assert verifier_label("KSequential") == "K-SEQ"
-    assert verifier_label("MyOwnRule") == "my own rule"
-    assert processing_label(0.6) == "T = 0.6"
-    assert processing_label(1.0, 50, 0.9, 0.05) == "T = 1, top-k 50, top-p 0.9, min-p 0.05"
-    assert processing_label(0.6, None, 0.9, None, "vllm") == "T = 0.6, top-p 0.9, order vllm"
-
-
 def test_an_interval_that_is_rounding_alone_has_no_width(summary):
     noise = {"gap": 3e-16, "gap_low": -2e-16, "gap_high": 1e-15}
     shown = summary.with_columns(pl.lit(value).alias(name) for name, value in noise.items())
     page = html_page("report", *report_tables(shown), {})
     assert set(re.findall(r'<i style="(.*?)"', page)) == {"left:0.0%;width:0.0%"}
-
-
-def test_every_verifier_has_a_mark_of_its_own():
-    names = [*MARKS, "Mine", "Yours"]
-    given = marks(names)
-    assert len({mark.colour for mark in given.values()}) == len(names)
-    assert len({mark.marker for mark in given.values()}) == len(names)
-    assert given["Mine"] == SPARE_MARKS[0]
 
 
 def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):

@@ -95,6 +95,7 @@ def test_a_torn_part_is_made_again_and_no_other(table, tmp_path, damage) -> None
     assert [part.stat().st_mtime_ns for part in others] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     folder = tmp_path / "killed"
@@ -114,6 +115,7 @@ def test_a_sweep_that_was_killed_goes_on(table, tmp_path, workers) -> None:
     assert {path.name for path in folder.iterdir()} == {*(p.name for p in parts(folder)), LOCK}
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
     tasks = [task | {"mark": str(tmp_path / "mark")} for task in GRID]
     with pytest.raises(RuntimeError, match="worker process ended"):
@@ -144,12 +146,6 @@ def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None
     assert [part.stat().st_mtime_ns for part in parts(tmp_path / "both")] == before
     with pytest.raises(ValueError, match="expected a folder"):
         merge_sweeps([tmp_path / "none"], tmp_path / "both")
-
-
-def test_parts_can_be_queried_as_they_lie(table, tmp_path) -> None:
-    lazy = pl.scan_parquet(tmp_path / "table" / "*.parquet")
-    mean = lazy.group_by("count").agg(pl.col("value").mean()).sort("count").collect()
-    assert_frame_equal(mean, table.group_by("count").agg(pl.col("value").mean()).sort("count"))
 
 
 @pytest.mark.parametrize(
