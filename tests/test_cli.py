@@ -20,7 +20,7 @@ import pytest
 import otmd
 import otmd.models
 from otmd.cli import main
-from otmd.models import DatasetError, collect, load_prompts, open_dataset
+from otmd.models import DatasetError, Prompt, collect, load_prompts, open_dataset
 from otmd.study.rows import SCHEMA
 
 REAL = {"collect": collect, "load_prompts": load_prompts}
@@ -478,7 +478,7 @@ class FakeModels:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return open_dataset(self.dump)
 
-    def compare_trees(self, target, draft, prompts, output, **settings):
+    def compare_trees(self, target, draft, prompts, texts, output, **settings):
         rows = [
             {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
             | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
@@ -498,7 +498,8 @@ def fake_models(dump, monkeypatch) -> FakeModels:
     fake = FakeModels(dump)
     monkeypatch.setattr("otmd.models.collect", fake.collect)
     monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
-    monkeypatch.setattr("otmd.models.load_prompts", lambda **_: ["prompt"])
+    monkeypatch.setattr("otmd.models.load_prompts", lambda **_: [Prompt("a", "code", "prompt")])
+    monkeypatch.setattr("otmd.models.load_target", lambda name, **_: name)
     monkeypatch.setattr("otmd.study.compare_trees", fake.compare_trees)
     return fake
 
@@ -512,7 +513,7 @@ def test_demo_ends_with_a_table_a_parquet_file_and_figures(fake_models, tmp_path
     for path in ("results/results.parquet", "gaps.png", "gaps.pdf"):
         assert str(tmp_path / path) in out
         assert (tmp_path / path).stat().st_size > 0
-    assert "Measured, in" in out
+    assert re.search(r"Measured, in \d+ s: downloads and model \d+ s, .*figures \d+ s\.", out)
     assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
     assert main([*arguments, "--quiet"]) == 0
     assert "Taken from an earlier run (--fresh measures again)" in capsys.readouterr().out
