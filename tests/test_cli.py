@@ -22,7 +22,7 @@ import pytest
 import otmd
 import otmd.models
 from otmd.cli import main
-from otmd.models import DatasetError, open_dataset
+from otmd.models import DatasetError, Prompt, open_dataset
 from otmd.study.rows import SCHEMA
 
 COMMANDS = ("collect", "measure", "solve", "plan", "decode", "audit", "demo")
@@ -513,7 +513,7 @@ class FakeModels:
         self.torn = False
 
     def load_prompts(self, **settings):
-        return ["prompt"]
+        return [Prompt("a", "code", "prompt")]
 
     def collect(self, folder, **settings):
         self.collected += 1
@@ -557,6 +557,7 @@ def fake_models(dump, monkeypatch) -> FakeModels:
         for name in names:
             monkeypatch.setattr(package, name, like(getattr(package, name), getattr(fake, name)))
     monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
+    monkeypatch.setattr("otmd.models.load_target", lambda name, **_: name)
     return fake
 
 
@@ -569,7 +570,7 @@ def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(fake_models, tmp
     for path in ("results/results.parquet", "gaps.png", "gaps.pdf"):
         assert str(tmp_path / path) in out
         assert (tmp_path / path).exists()
-    assert "Measured, in" in out
+    assert re.search(r"Measured, in \d+ s: downloads and model \d+ s, .*figures \d+ s\.", out)
     assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
 
     assert main([*arguments, "--quiet"]) == 0

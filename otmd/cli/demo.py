@@ -1,10 +1,15 @@
 """``otmd demo``: all steps from two language models to the table and the figure."""
 
 import json
+import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from otmd.cli import options as o
@@ -53,7 +58,7 @@ def demo(
     output : Path
         The folder for the dataset, the results and the figures.
     tree_prompts : int
-        After texts of so many prompts of each domain, draft trees are drawn, at temperature 1; 0 for none.
+        Draft trees are drawn along the texts of so many prompts of each domain, at temperature 1; 0: none.
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
@@ -64,7 +69,11 @@ def demo(
     from otmd.study.tree_comparison import recommend_trees, tree_table
 
     progress = not (quiet or json_output)
-    started = time.monotonic()
+    ends = [("", time.monotonic())]
+
+    def note(stage: str) -> None:
+        ends.append((stage, time.monotonic()))
+
     settings = {
         "num_drafts": o.counts("--num-drafts", num_drafts),
         "processing": o.NO_CUTS.at_each(temperature),
@@ -72,7 +81,7 @@ def demo(
         "workers": workers,
     }
     sizes = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
-    dataset = _dataset(output, sizes, progress)
+    dataset = _dataset(output, sizes, progress, note)
     results = output / "results"
     if fresh:
         Store(results, None, LAYOUT).clear()
@@ -80,7 +89,10 @@ def demo(
     reused = parquet.exists()
     table = measure_into(dataset, results, settings, progress)
     said = recommend(table)
-    ranked = _ranked_trees(output, sizes, tree_prompts, workers, progress)
+    note("rates")
+    most = min(tree_prompts, per_domain)
+    ranked = _ranked_trees(output, sizes, dataset, most, workers, progress)
+    note("trees")
     summary = summarise(table)
     figures = [output / "gaps.png", output / "gaps.pdf"]
     draw = partial(draw_gaps, summary, figures, source=f"otmd demo, {parquet}")
@@ -102,6 +114,7 @@ def demo(
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
     draw()
+    note("figures")
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")
@@ -109,10 +122,39 @@ def demo(
     if ranked.height:
         print(f"tokens on trees       {output / 'trees' / 'trees.parquet'}")
     how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
-    print(f"{how.capitalize()}, in {time.monotonic() - started:.0f} s.")
+    stages = [f"{stage} {end - start:.0f} s" for (_, start), (stage, end) in pairwise(ends)]
+    print(f"{how.capitalize()}, in {ends[-1][1] - ends[0][1]:.0f} s: {', '.join(stages)}.")
 
 
-def _dataset(folder: Path, sizes: dict[str, Any], progress: bool) -> "Dataset":
+def compile_kernels() -> None:
+    """Measure distributions of no model: what kernels it compiles is kept on disk."""
+    import numpy as np
+
+    from otmd.study import measure
+
+    logits = np.random.default_rng(0).normal(0.0, 3.0, (2, 1, 20_000)).astype(np.float32)
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "noise.npz")
+        np.savez(file, target_logits=logits[0], draft_logits=logits[1])
+        measure(file, tol=TOLERANCE, workers=1)
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Compile kernels in another process, while this one waits for downloads and models."""
+    code = f"import {__name__} as demo; demo.compile_kernels()"
+    compiler = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        # What it has not compiled by now is compiled where it is needed.
+        compiler.kill()
+        compiler.wait()
+
+
+def _dataset(
+    folder: Path, sizes: dict[str, Any], progress: bool, note: Callable[[str], None]
+) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
     from otmd import models
 
@@ -133,19 +175,31 @@ def _dataset(folder: Path, sizes: dict[str, Any], progress: bool) -> "Dataset":
         except models.DatasetError as unfinished:
             print(f"collecting again: {unfinished}", file=sys.stderr)
     write_atomically(record, json.dumps(sizes).encode())
-    with o.kept_when_stopped(lambda: f"What was collected is kept in {collected}"):
-        return models.collect(
-            sizes["target"],
+    with _compiling(), o.kept_when_stopped(lambda: f"What was collected is kept in {collected}"):
+        prompts = models.load_prompts(per_domain=sizes["per_domain"], progress=progress)
+        target = models.load_target(sizes["target"], progress=progress)
+        note("downloads and model")
+        dataset = models.collect(
+            target,
             sizes["draft"],
-            models.load_prompts(per_domain=sizes["per_domain"], progress=progress),
+            # Prompts of similar length need little padding.
+            sorted(prompts, key=lambda prompt: len(prompt.text)),
             collected,
             positions_per_prompt=sizes["positions"],
+            batch_size=16,
             progress=progress,
         )
+        note("texts")
+    return dataset
 
 
 def _ranked_trees(
-    folder: Path, sizes: dict[str, Any], per_domain: int, workers: int | None, progress: bool
+    folder: Path,
+    sizes: dict[str, Any],
+    dataset: "Dataset",
+    per_domain: int,
+    workers: int | None,
+    progress: bool,
 ) -> "pl.DataFrame":
     """The tokens per step of laws and rules; no rows without prompts."""
     import polars as pl
@@ -156,9 +210,16 @@ def _ranked_trees(
     if not per_domain:
         return pl.DataFrame()
     prompts = models.load_prompts(per_domain=per_domain, progress=progress)
+    texts = {text["prompt_id"]: text["tokens"][text["start"] :] for text in dataset.texts}
     output = folder / "trees"
     with o.kept_when_stopped(lambda: f"What was measured is kept in {output}"):
         table = compare_trees(
-            sizes["target"], sizes["draft"], prompts, output, workers=workers, progress=progress
+            sizes["target"],
+            sizes["draft"],
+            prompts,
+            texts,
+            output,
+            workers=workers,
+            progress=progress,
         )
     return rank_trees(table)

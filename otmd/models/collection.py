@@ -211,11 +211,15 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
 
 
 class _Text(NamedTuple):
-    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it."""
+    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it.
+
+    ``rows`` are the logits of the answer's tokens, where the target wrote it.
+    """
 
     prompt: Prompt
     tokens: list[int]
     answer: list[int]
+    rows: Sequence[np.ndarray] = ()
 
 
 def _tokenised(
@@ -278,20 +282,23 @@ class _Run(NamedTuple):
         if about["mode"] == "text":
             return batch
         seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
+        rows: list[list[np.ndarray]] = [[] for _ in batch]
         answers = self.target.generate(
             [text.tokens for text in batch],
             about["max_new_tokens"],
             about["temperature"],
             rngs=[np.random.default_rng(seed) for seed in seeds],
+            rows=rows,
         )
-        return [text._replace(answer=answer) for text, answer in zip(batch, answers, strict=True)]
+        written = zip(batch, answers, rows, strict=True)
+        return [text._replace(answer=answer, rows=logits) for text, answer, logits in written]
 
     def _write(self, number: int, batch: list[_Text]) -> Path:
         rows: list[dataset.Position] = []
         arrays: dict[str, list[np.ndarray]] = defaultdict(list)
         texts: list[dict[str, Any]] = []
         trees: list[DrawnTree] = []
-        for prompt, before, answer in batch:
+        for prompt, before, answer, sampled in batch:
             tokens = before + answer
             start = len(before)
             texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
@@ -304,7 +311,10 @@ class _Run(NamedTuple):
                 row_of = dict(zip(chosen, range(len(rows) - count, len(rows)), strict=True))
                 trees += self._drawn(prompt, tokens, row_of)
             for role, model in (("target", self.target), ("draft", self.draft)):
-                logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
+                if role == "target" and sampled:
+                    logits = np.stack([sampled[t - start] for t in chosen])
+                else:
+                    logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
                 logits = logits[:, : self.about["vocab_size"]]
                 storable = _storable(logits, self.about["dtype"], model.name, prompt)
                 arrays[f"{role}_logits"].append(storable)

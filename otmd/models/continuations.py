@@ -59,6 +59,14 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     return Recomputed(model, tokens)
 
 
+def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations]:
+    """A model's continuations of several texts; a language model reads all of them in one call."""
+    if not isinstance(model, LanguageModel):
+        return [continuations(model, text) for text in texts]
+    together, noted = CachedContinuations(model, ()), set[Prefix]()
+    return [Branch(together, noted, tuple(text)) for text in texts]
+
+
 def most_likely_along(
     draft: Draft, tokens: Sequence[int], lengths: Sequence[int], size: tuple[int, int, int]
 ) -> np.ndarray:
@@ -148,6 +156,30 @@ class CountedContinuations(Continuations):
         return probs if processing == Processing() else processing(np.log(probs))
 
 
+class Branch(Continuations):
+    """Continuations of one of several texts that a language model reads together, as paths of one tree."""
+
+    reads_many = True
+
+    def __init__(self, together: "CachedContinuations", noted: set[Prefix], text: Prefix) -> None:
+        self._together = together
+        self._noted = noted
+        self._text = text
+
+    def read(self, prefixes: Sequence[Prefix]) -> None:
+        """Note the prefixes: the next call reads what was noted of all texts."""
+        self._noted |= {(*self._text, *prefix) for prefix in prefixes}
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        self.read(prefixes)
+        self._together.logits([*self._noted])
+        self._noted.clear()
+        return self._together.logits([(*self._text, *prefix) for prefix in prefixes])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._text = (*self._text, *tokens)
+
+
 class CachedContinuations(Continuations):
     """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
 
@@ -157,14 +189,14 @@ class CachedContinuations(Continuations):
         self.model = model
         self.text = list(tokens)
         self._cache: Any = DynamicCache(config=model.model.config)
-        # The cache holds the first ``_held`` tokens of the text, and then the last token of each prefix.
-        self._held = 0
-        self._slots: dict[Prefix, int] = {}
+        # The cache holds the first ``_held`` tokens of the text, and then tokens of prefixes, ``_size`` in
+        # all. The slots of a prefix are the indices of its tokens.
+        self._held = self._size = 0
+        self._slots: dict[Prefix, tuple[int, ...]] = {}
         self._logits: dict[Prefix, np.ndarray] = {}
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        ancestors = {prefix[:i] for prefix in prefixes for i in range(len(prefix) + 1)}
-        missing = sorted(ancestors - self._logits.keys(), key=lambda prefix: (len(prefix), prefix))
+        missing = {prefix for prefix in prefixes if prefix not in self._logits}
         if missing:
             self._compute(missing)
         return [self._logits[prefix] for prefix in prefixes]
@@ -173,7 +205,7 @@ class CachedContinuations(Continuations):
     def extend(self, tokens: Sequence[int]) -> None:
         # The last token is left out, so that the next call computes the logits after it.
         paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
-        kept = [self._slots[path] for path in takewhile(self._slots.__contains__, paths)]
+        kept = [self._slots[path][-1] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
             # The accepted path's entries move up to the text's, and all others behind them are dropped.
             end = self._held + len(kept)
@@ -182,31 +214,39 @@ class CachedContinuations(Continuations):
                     stored[:, :, self._held : end] = stored[:, :, kept]
                 layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
         self._held += len(kept)
+        self._size = self._held
         self.text += tokens
         self._slots = {}
         self._logits = {}
 
-    def _compute(self, missing: list[Prefix]) -> None:
-        """Compute the logits after the missing prefixes, listed ancestors first, in one call."""
-        nodes = [prefix for prefix in missing if prefix]
-        # Not empty just where the empty prefix is missing: after the text has grown.
+    def _compute(self, missing: set[Prefix]) -> None:
+        """Compute the logits after the missing prefixes, in one call that also reads their ancestors."""
+        nodes = missing - {()}
+        for prefix in missing:
+            while (prefix := prefix[:-1]) and prefix not in self._slots and prefix not in nodes:
+                nodes.add(prefix)
+        ordered = sorted(nodes, key=lambda prefix: (len(prefix), prefix))
         pending = self.text[self._held :]
-        size = self._held + len(self._slots)
+        size = self._size
         indices = [*range(self._held, len(self.text))]
-        indices += [len(self.text) - 1 + len(prefix) for prefix in nodes]
-        self._slots |= {prefix: size + len(pending) + i for i, prefix in enumerate(nodes)}
+        indices += [len(self.text) - 1 + len(prefix) for prefix in ordered]
+        for i, prefix in enumerate(ordered, size + len(pending)):
+            self._slots[prefix] = (*self._slots.get(prefix[:-1], ()), i)
+        # After the text has grown, the logits after it are computed whether asked for or not.
+        rows = {(): len(pending) - 1} if pending else {}
+        rows |= {prefix: i for i, prefix in enumerate(ordered, len(pending)) if prefix in missing}
         device = self.model.model.device
         output = forward_logits(
             self.model.model,
-            torch.arange(max(len(pending) - 1, 0), len(indices), device=device),
+            torch.tensor([*rows.values()], device=device),
             position_ids=torch.tensor([indices], device=device),
-            input_ids=torch.tensor([[*pending, *(p[-1] for p in nodes)]], device=device),
-            attention_mask=self._mask(size, len(pending), nodes),
+            input_ids=torch.tensor([[*pending, *(p[-1] for p in ordered)]], device=device),
+            attention_mask=self._mask(size, len(pending), ordered),
             cache=self._cache,
         )
-        rows = output[0, :, : self.model.token_count]
-        self._logits |= dict(zip(missing, rows, strict=True))
+        self._logits |= dict(zip(rows, output[0, :, : self.model.token_count], strict=True))
         self._held = len(self.text)
+        self._size += len(indices)
 
     def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
         """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""
@@ -215,7 +255,7 @@ class CachedContinuations(Continuations):
         seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
         seen[:, self._held + pending :] = False
         for i, prefix in enumerate(nodes):
-            seen[pending + i, [self._slots[prefix[: k + 1]] for k in range(len(prefix))]] = True
+            seen[pending + i, list(self._slots[prefix])] = True
         dtype = self.model.model.dtype
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
         return mask[None, None].to(self.model.model.device)

@@ -156,6 +156,8 @@ class Dataset:
         One for each row.
     trees : list of DrawnTree
         Draft trees that ``collect`` drew at some of the positions, with the tokens that rules yield on them.
+    texts : list of dict
+        The texts that ``collect`` read: ``prompt_id``, ``tokens``, and ``start``, where the answer starts.
     """
 
     path: Path
@@ -166,6 +168,7 @@ class Dataset:
     _files: list[Arrays]
     _hashes: tuple[str, ...] = ()
     trees: Sequence[DrawnTree] = ()
+    texts: Sequence[dict[str, Any]] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -291,7 +294,8 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
     ]
     hashes = tuple(shard.sha256 for shard in shards)
     size = files[0].target.raw.shape[1]
-    return Dataset(folder, "logits", metadata, positions, size, files, hashes, trees)
+    texts = [text for shard in shards for text in shard.texts]
+    return Dataset(folder, "logits", metadata, positions, size, files, hashes, trees, texts)
 
 
 @dataclass(frozen=True)

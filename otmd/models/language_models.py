@@ -11,9 +11,11 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -125,6 +127,7 @@ class LanguageModel:
         temperature: float = 1.0,
         *,
         rngs: Sequence[np.random.Generator],
+        rows: Sequence[list[np.ndarray]] | None = None,
     ) -> list[list[int]]:
         """Continue prompts as one batch.
 
@@ -136,6 +139,8 @@ class LanguageModel:
             A text ends with its first stop token, or after so many tokens; temperature 0 is greedy.
         rngs : sequence of numpy.random.Generator
             One for each prompt, so that its tokens do not depend on the other prompts, except by rounding.
+        rows : sequence of list, optional
+            One for each prompt, which gets the raw logits (V,) of each of its new tokens, without padding.
 
         Returns
         -------
@@ -171,6 +176,8 @@ class LanguageModel:
             logits = output[:, 0, : self.token_count]
             for row in running:
                 new[row].append(sample_token(logits[row], temperature, rngs[row]))
+                if rows is not None:
+                    rows[row].append(logits[row])
             running = [row for row in running if new[row][-1] not in self.stop_tokens]
             if not running:
                 break
@@ -335,9 +342,15 @@ def _weights_hash(folder: Path) -> str:
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:
     """Write the float32 weights and the tokenizer of a GGUF file into a folder."""
+    import gguf
+
     where: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, **_AS_DATA}
     source = str(path.parent)
-    with progress_bar(f"Converting {path.name}, once", 2, progress) as update, quiet_transformers():
+    # transformers reads the whole header whenever it needs a part of it, and lists all names of tensors
+    # for each module: half of the time.
+    slow = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    bar = progress_bar(f"Converting {path.name}, once", 2, progress)
+    with bar as update, quiet_transformers(), patch.multiple(gguf, **slow):
         try:
             # transformers draws a bar of its own here, which cannot be turned off.
             with redirect_stderr(io.StringIO()):
@@ -353,8 +366,9 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
         # The same weights with a fresh configuration can.
         left_out = {"quantization_config", "_name_or_path", "model_type"}
         settings = {k: v for k, v in loaded.config.to_dict().items() if k not in left_out}
-        model = type(loaded)(type(loaded.config)(**settings))
-        model.load_state_dict(loaded.state_dict())
+        with torch.device("meta"):
+            model = type(loaded)(type(loaded.config)(**settings))
+        model.load_state_dict(loaded.state_dict(), assign=True)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         update(2, "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +32,7 @@ from otmd.trees import (
     TreeLaw,
     TreeVerifier,
 )
-from otmd.trees.base import Context, Model, Prefix
+from otmd.trees.base import Context, DraftTree, Model, Prefix
 from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.trees.random_choices import Sampled
 from otmd.verifiers import KSequential, Preference, RecursiveRejection, TargetOnly
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 LAYOUT = Layout(
     read_parquet,
-    pattern=r"prompt-\d+",
+    pattern=r"texts-\d+",
     record="trees.json",
     result="trees.parquet",
     subfolder="parts",
@@ -52,6 +51,9 @@ LAYOUT = Layout(
 DEPTH = 8
 STARTS = (8, 16)
 """Trees are drawn after so many tokens of a text."""
+
+# A model reads the trees of so many texts in one call: a call costs little more for more of them.
+_TOGETHER = 4
 
 SCHEMA: dict[str, Any] = {
     **{"domain": str, "prompt_id": str, "start": int, "law": str, "rule": str},
@@ -108,23 +110,26 @@ def compare_trees(
     target: str,
     draft: str,
     prompts: Sequence[Prompt],
+    texts: Mapping[str, Sequence[int]],
     output: Path,
     temperature: float = 1.0,
     workers: int | None = None,
     progress: bool = False,
 ) -> pl.DataFrame:
-    """Draw trees of 16 drafts after texts that the target samples, and ask each rule for its tokens.
+    """Draw trees of 16 drafts along texts that the target sampled, and ask each rule for its tokens.
 
     Parameters
     ----------
     target, draft : str
         Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
     prompts : sequence of Prompt
-        One text is sampled after each, and trees are drawn after 8 and 16 tokens of it.
+        The prompts of the texts.
+    texts : mapping of str to sequence of int
+        By the prompts' ids, the tokens that the target sampled after them. Trees are drawn after 8 and 16.
     output : Path
         The folder of the results; an interrupted run is continued, a finished one is read.
     temperature : float
-        Of the text and of both models, above 0.
+        Of the texts and of both models, above 0.
     workers : int
         Processes, each with both models; one per CPU unless given.
     progress : bool
@@ -140,24 +145,25 @@ def compare_trees(
     Raises
     ------
     ValueError
-        If the folder holds results of other models or prompts.
+        If the folder holds results of other models or texts.
 
     See Also
     --------
     rank_trees : Means with intervals.
     """
-    names = [prompt.id for prompt in prompts]
-    about = {"target": target, "draft": draft, "prompts": names, "temperature": temperature}
-    store = Store(output, about, LAYOUT)
+    written = {prompt.id: tuple(texts[prompt.id]) for prompt in prompts}
+    about = {"target": target, "draft": draft, "prompts": [*written], "temperature": temperature}
+    store = Store(output, about | {"texts": zlib.crc32(repr(written).encode())}, LAYOUT)
+    groups = [prompts[i : i + _TOGETHER] for i in range(0, len(prompts), _TOGETHER)]
 
-    def left(tables: Collection[str]) -> Iterator[tuple[str, Prompt]]:
-        for i, prompt in enumerate(prompts):
-            if (name := f"prompt-{i:06d}") not in tables:
-                yield name, prompt
+    def left(tables: Collection[str]) -> Iterator[tuple[str, dict[Prompt, Prefix]]]:
+        for i, group in enumerate(groups):
+            if (name := f"texts-{i:06d}") not in tables:
+                yield name, {prompt: written[prompt.id] for prompt in group}
 
-    work = partial(_prompt_table, target, draft, tuple(prompts), temperature)
-    most = min(workers or joblib.cpu_count(), len(prompts))
-    return finish_run(work, left, store, most, Bar("trees", len(prompts), progress))
+    work = partial(_texts_table, target, draft, tuple(prompts), temperature)
+    most = min(workers or joblib.cpu_count(), len(groups))
+    return finish_run(work, left, store, most, Bar("trees", len(groups), progress))
 
 
 def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:
@@ -270,34 +276,60 @@ def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[Langu
     return model, load_draft(draft, model, corpus)
 
 
-def _prompt_table(
-    target: str, draft: str, prompts: tuple[Prompt, ...], temperature: float, prompt: Prompt
-) -> pl.DataFrame:
-    """The rows of one prompt."""
-    from otmd.models.continuations import continuations
+class _Place(NamedTuple):
+    """A position of a text: both models after it, how it goes on, and a tree of each candidate."""
 
-    model, drafting = _loaded(target, draft, prompts)
-    rng = np.random.default_rng(zlib.crc32(prompt.id.encode()))
-    before = prompt_tokens(model.tokenizer, prompt)
+    about: dict[str, Any]
+    target: Reader
+    draft: Reader
+    following: Prefix
+    contexts: list[Context]
+    trees: list[DraftTree]
+
+
+def _texts_table(
+    target: str,
+    draft: str,
+    prompts: tuple[Prompt, ...],
+    temperature: float,
+    texts: Mapping[Prompt, Prefix],
+) -> pl.DataFrame:
+    """The rows of some texts, which each model reads together."""
+    from otmd.models.continuations import branches
+
+    models = _loaded(target, draft, prompts)
+    tokenizer, size, stops = models[0].tokenizer, models[0].token_count, models[0].stop_tokens
     step = Processing(temperature)
-    models = [
-        Reader(continuations(read, before), step, model.token_count) for read in (model, drafting)
+    starts = [
+        (prompt, text, start)
+        for prompt, text in texts.items()
+        for start in STARTS
+        if start <= len(text) and not stops & {*text[:start]}
     ]
-    text = _sampled(models[0], rng)
-    rows: list[dict[str, Any]] = []
-    for last, start in pairwise((0, *STARTS)):
-        if model.stop_tokens & set(text[:start]):
-            break
-        for reader in models:
-            reader.extend(text[last:start])
-        about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
+    read = [[*prompt_tokens(tokenizer, prompt), *text[:start]] for prompt, text, start in starts]
+    readers = [[Reader(text, step, size) for text in branches(model, read)] for model in models]
+    places = []
+    for (prompt, text, start), after, drafting in zip(starts, *readers, strict=True):
+        rng = np.random.default_rng([zlib.crc32(prompt.id.encode()), start])
         following = text[start : start + DEPTH]
-        rows += (about | row for row in _position_rows(models[0], models[1], following, rng))
+        # What a tree drafts may go on after the end of a text, so this does as well.
+        while len(following) < DEPTH:
+            probs = after(following)
+            following = (*following, int(rng.choice(probs.size, p=probs)))
+        contexts = [Context(after, candidate.make(drafting)) for candidate in CANDIDATES]
+        trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
+        about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
+        places.append(_Place(about, after, drafting, following, contexts, trees))
+    _read_trees(places)
+    rows: list[dict[str, Any]] = []
+    while places:
+        # Each place is forgotten before the next one's distributions are computed.
+        rows += _place_rows(places.pop(0))
     return frame(rows, schema=SCHEMA)
 
 
 class Reader:
-    """A model's distributions (V,) after a growing text and after prefixes that continue it."""
+    """A model's distributions (V,) after a text and after prefixes that continue it."""
 
     def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
         self._text = text
@@ -316,40 +348,30 @@ class Reader:
         if prefixes:
             self._text.read(prefixes)
 
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text."""
-        self._text.extend(tokens)
-        self._probs = {}
+
+def _read_trees(places: Sequence[_Place]) -> None:
+    """Draw all trees level by level, so that a model reads a level of all of them in one call."""
+    for place in places:
+        place.draft.read([place.following[:i] for i in range(DEPTH)])
+    growing = [(place.draft, tree.grow()) for place in places for tree in place.trees]
+    while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
+        for draft, nodes in levels:
+            draft.read(nodes)
+    for place in places:
+        place.target.read([place.following[:i] for i in range(DEPTH)])
+        for tree in place.trees:
+            place.target.read(tree.prefixes())
 
 
-def _sampled(target: Reader, rng: np.random.Generator) -> Prefix:
-    """A text that the target samples. It does not stop: what a tree drafts may not, either."""
-    path: Prefix = ()
-    for _ in range(STARTS[-1] + DEPTH):
-        probs = target(path)
-        path = (*path, int(rng.choice(probs.size, p=probs)))
-    return path
-
-
-def _position_rows(
-    target: Reader, draft: Reader, following: Prefix, rng: np.random.Generator
-) -> Iterator[dict[str, Any]]:
-    """A row for each law and rule after the text so far, which ``following`` continues."""
-    contexts = [Context(target, candidate.make(draft)) for candidate in CANDIDATES]
-    trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
-    along = [following[:i] for i in range(DEPTH)]
-    draft.read(along)
-    # Side by side, so that the draft model reads a level of all trees in one call.
-    growing = [tree.grow() for tree in trees]
-    while nodes := {prefix for grown in growing for prefix in next(grown, ())}:
-        draft.read(sorted(nodes))
-    target.read(sorted({*along, *(prefix for tree in trees for prefix in tree.prefixes())}))
-    for candidate, context, tree in zip(CANDIDATES, contexts, trees, strict=True):
+def _place_rows(place: _Place) -> Iterator[dict[str, Any]]:
+    """A row for each law and rule."""
+    for candidate, context, tree in zip(CANDIDATES, place.contexts, place.trees, strict=True):
         bound, less_noise = None, 0.0
         if not isinstance(context.law, MostLikelyTree):
-            bound = bound_along(context, following)
+            bound = bound_along(context, place.following)
             # Both are estimates of the bound: the tree's has the noise of the drafts, the text's has not.
             less_noise = bound - bound_on_tree(context, tree)
         for name, rule in candidate.rules.items():
             tokens = expected_tokens(rule, context, tree) + less_noise
-            yield {"law": candidate.law, "rule": name, "tokens": tokens, "bound": bound}
+            named = {"law": candidate.law, "rule": name}
+            yield place.about | named | {"tokens": tokens, "bound": bound}
