@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba import config, get_num_threads, njit
+from numba.core import serialize
 from numba.np.ufunc import threading_layer
 
 # Compiled code computes inputs of more numbers than this.
@@ -27,6 +28,10 @@ _PATIENCE = 1.0
 _WORTH_A_THREAD = 100_000
 # The parts of the work for each thread: several, so that a quick thread takes parts from a slow one.
 _PARTS = 4
+
+# Each array that a kernel returns asks this function for its type. In Python the function would meet a pending
+# signal, and what Ctrl-C raises there is lost, or ends the process. Cached, it is answered without Python.
+serialize._numba_unpickle = cache(serialize._numba_unpickle)
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Fast-math flags for sums whose terms may be added in any order. NaN and infinity keep their meaning."""
@@ -50,8 +55,14 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         # Compiling is quicker without a wrapper for C callers, which no kernel has.
+        options = {"nogil": True, "no_cfunc_wrapper": True, **options}
         jit: Any = njit
-        self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+        self._compiled = jit(cache=True, **options)(function)
+        # Sums in any order become part of each kernel that calls them. A function that kernels share by its
+        # name has the code of whichever was loaded first, and so the order of its sums.
+        self._callee = self._compiled
+        if "fastmath" in options:
+            self._callee = jit(forceinline=True, **options)(function)
         self._loaded = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -84,7 +95,7 @@ class Kernel:
     @property
     def _numba_type_(self) -> Any:
         """The type that Numba gives a compiled function: kernels call each other by it."""
-        return self._compiled._numba_type_
+        return self._callee._numba_type_
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
@@ -129,8 +140,7 @@ def _waiting_is_explained() -> Iterator[None]:
     def tell() -> None:
         if not _told.is_set():
             _told.set()
-            ahead = "once for this machine (otmd warmup does it ahead)"
-            print(f"otmd: compiling kernels, {ahead}", file=sys.stderr)
+            print("otmd: compiling kernels, once for this machine", file=sys.stderr)
 
     timer = threading.Timer(_PATIENCE, tell)
     timer.daemon = True
