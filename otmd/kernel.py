@@ -29,8 +29,8 @@ _WORTH_A_THREAD = 100_000
 # The parts of the work for each thread: several, so that a quick thread takes parts from a slow one.
 _PARTS = 4
 
-# Each array that a kernel returns asks this function for its type. In Python the function would meet a pending
-# signal, and what Ctrl-C raises there is lost, or ends the process. Cached, it is answered without Python.
+# A kernel that returns an array calls this function. As Python code it would handle the signals that came while
+# the kernel ran, and an error there, such as Ctrl-C's, ends the process. A cache answers without Python code.
 serialize._numba_unpickle = cache(serialize._numba_unpickle)
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
@@ -72,10 +72,17 @@ class Kernel:
         small = _mode.size <= _MOST_NUMBERS and _size(arguments) <= _MOST_NUMBERS
         if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
-        if self._loaded:
-            return self._compiled(*arguments)
-        with _waiting_is_explained():
-            answer = self._compiled(*arguments)
+        try:
+            if self._loaded:
+                return self._compiled(*arguments)
+            with _waiting_is_explained():
+                answer = self._compiled(*arguments)
+        except SystemError as error:
+            # What Ctrl-C raised while a record was made of the kernel's results comes as the cause.
+            cause: BaseException = error
+            while isinstance(cause, SystemError) and cause.__cause__:
+                cause = cause.__cause__
+            raise cause from None
         self._loaded = True
         return answer
 
