@@ -38,9 +38,6 @@ from .transport import TransportProblem as TransportProblem
 from .transport import TransportSolution as TransportSolution
 from .transport import canonical_decomposition as canonical_decomposition
 from .transport import solve_transport as solve_transport
-from .verifiers import GumbelList as GumbelList
-from .verifiers import GumbelTop as GumbelTop
-from .verifiers import InvariantCoupling as InvariantCoupling
 from .verifiers import KSequential as KSequential
 from .verifiers import Optimal as Optimal
 from .verifiers import PlanVerifier as PlanVerifier

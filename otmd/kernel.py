@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numba import config, get_num_threads, njit
+from numba.core import serialize
 from numba.np.ufunc import threading_layer
 
 # Compiled code computes inputs of more numbers than this.
@@ -27,6 +28,10 @@ _PATIENCE = 1.0
 _WORTH_A_THREAD = 100_000
 # The parts of the work for each thread: several, so that a quick thread takes parts from a slow one.
 _PARTS = 4
+
+# A kernel that returns an array calls this function. As Python code it would handle the signals that came while
+# the kernel ran, and an error there, such as Ctrl-C's, ends the process. A cache answers without Python code.
+serialize._numba_unpickle = cache(serialize._numba_unpickle)
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Fast-math flags for sums whose terms may be added in any order. NaN and infinity keep their meaning."""
@@ -50,8 +55,14 @@ class Kernel:
         update_wrapper(self, function)
         self.py_func = function
         # Compiling is quicker without a wrapper for C callers, which no kernel has.
+        options = {"nogil": True, "no_cfunc_wrapper": True, **options}
         jit: Any = njit
-        self._compiled = jit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+        self._compiled = jit(cache=True, **options)(function)
+        # Sums in any order become part of each kernel that calls them. A function that kernels share by its
+        # name has the code of whichever was loaded first, and so the order of its sums.
+        self._callee = self._compiled
+        if "fastmath" in options:
+            self._callee = jit(forceinline=True, **options)(function)
         self._loaded = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -61,10 +72,17 @@ class Kernel:
         small = _mode.size <= _MOST_NUMBERS and _size(arguments) <= _MOST_NUMBERS
         if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
-        if self._loaded:
-            return self._compiled(*arguments)
-        with _waiting_is_explained():
-            answer = self._compiled(*arguments)
+        try:
+            if self._loaded:
+                return self._compiled(*arguments)
+            with _waiting_is_explained():
+                answer = self._compiled(*arguments)
+        except SystemError as error:
+            # What Ctrl-C raised while a record was made of the kernel's results comes as the cause.
+            cause: BaseException = error
+            while isinstance(cause, SystemError) and cause.__cause__:
+                cause = cause.__cause__
+            raise cause from None
         self._loaded = True
         return answer
 
@@ -84,7 +102,7 @@ class Kernel:
     @property
     def _numba_type_(self) -> Any:
         """The type that Numba gives a compiled function: kernels call each other by it."""
-        return self._compiled._numba_type_
+        return self._callee._numba_type_
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:

@@ -55,7 +55,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     -------
     ndarray of float64, shape (…, V)
         A sum that differs from 1 by more than rounding, and by at most :func:`sum_tolerance` of the
-        input's dtype, is divided out. A larger difference is an error.
+        input's dtype, is divided out. A larger difference is an error. No probability is above 1.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
     kept = in_double and not (shared and (copy or not array.flags.writeable))
     probs = rows if kept else np.empty(rows.shape)
     totals = np.empty(len(rows))
-    differences = [0.0]
+    differences = [(0.0, False)]
     no_copies = np.empty((0, 0))
 
     def work(start: int, stop: int) -> None:
@@ -97,7 +97,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         differences.append(_sum_rows(rows[part], totals[part], no_copies if kept else probs[part]))
 
     in_threads(work, *rows.shape)
-    worst = max(differences)
+    worst = max(difference for difference, _ in differences)
     if worst > sum_tolerance(dtype):
         _refuse(name, rows.reshape(array.shape), totals, dtype)
     if worst > _ROUNDING:
@@ -105,20 +105,25 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
         divided = np.empty(rows.shape) if kept and shared else probs
         in_threads(lambda a, b: np.divide(probs[a:b], totals[a:b, None], divided[a:b]), *rows.shape)
         probs = divided
+    if any(above for _, above in differences):
+        # An entry is above its row's sum in no case, so only one that is 1 but for rounding is changed.
+        probs = np.minimum(probs, 1.0)
     return probs.reshape(array.shape)
 
 
 @kernel(fastmath=REASSOCIATE)
 def _sum_part(values, copy):
-    """The sum of some numbers, NaN where one is negative; they are copied as well."""
+    """The sum of some numbers, NaN where one is negative, and how many are above 1; they are copied as well."""
     total = 0.0
     negative = 0
+    above = 0
     for y in range(values.size):
         value = np.float64(values[y])
         copy[y] = value
         total += value
         negative += 1 if value < 0.0 else 0
-    return np.nan if negative > 0 else total
+        above += 1 if value > 1.0 else 0
+    return np.nan if negative > 0 else total, above
 
 
 @kernel()
@@ -126,20 +131,23 @@ def _sum_rows(values, totals, copies):
     """Fill the sums (B,) of the rows of values (B, V), NaN for a row with a negative number; copy the rows.
 
     ``copies`` is of shape (B, V), or (0, 0) if no copies are made. Returns the largest difference between a
-    sum and 1, inf if a sum is NaN.
+    sum and 1, inf if a sum is NaN; and whether a number is above 1.
     """
     worst = 0.0
+    any_above = False
     scratch = np.empty(_SUMMED_AT_ONCE)
     for b in range(values.shape[0]):
         row = values[b]
         total = 0.0
         for start in range(0, row.size, _SUMMED_AT_ONCE):
             copy = copies[b, start : start + _SUMMED_AT_ONCE] if copies.size else scratch
-            total += _sum_part(row[start : start + _SUMMED_AT_ONCE], copy)
+            part, above = _sum_part(row[start : start + _SUMMED_AT_ONCE], copy)
+            total += part
+            any_above = any_above or above > 0
         totals[b] = total
         # A comparison with NaN is false.
         worst = max(worst, abs(total - 1.0)) if abs(total) < np.inf else np.inf
-    return worst
+    return worst, any_above
 
 
 def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:

@@ -123,8 +123,6 @@ VERIFIERS = {entry.name: entry for entry in (
                   reported_names=("MaximalCoupling", "GreedyCoupling")),
     VerifierEntry("TargetOnly", "target-only sampling"),
     VerifierEntry("PoissonCoupling", "Poisson coupling", measured=False, coupling=True),
-    VerifierEntry("GumbelList", "Gumbel list coupling", measured=False, coupling=True),
-    VerifierEntry("GumbelTop", "Gumbel top-n coupling", measured=False, coupling=True),
     VerifierEntry("Optimal", "the optimal verifier", measured=False),
 )}  # fmt: skip
 """The verifiers by their names on the command line, in the order in which they are shown.

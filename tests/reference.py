@@ -10,7 +10,7 @@ token was not among the drafts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import combinations, permutations, product
 
@@ -409,63 +409,6 @@ def greedy_coupling(p: Probs, q: Probs, n: int) -> Callable[[Tokens], Outcomes]:
     return outcomes_of
 
 
-def default_preferences(p: Probs, table: Sequence[Probs], by_strata: bool) -> Iterator[list[int]]:
-    """Orders of which the better is taken: p/Σ q_j descending; of strata by classes of it, from the tail on.
-
-    The first order has the two classes p ≥ q_j and p < q_j, the second cuts the latter into half octaves.
-    """
-    drafted = [sum(column) for column in zip(*table, strict=True)]
-    tokens = range(len(p))
-    if not by_strata:
-        yield sorted(tokens, key=lambda y: -(p[y] / drafted[y]) if drafted[y] else -math.inf)
-        return
-    number = [max((q[y] > 0, j) for j, q in enumerate(table))[1] for y in tokens]
-    for edges in ([1], [1, *(2.0 ** (-k / 4) for k in range(1, 18, 2))]):
-        level = [sum(p[y] < edge * drafted[y] for edge in edges) for y in tokens]
-        yield sorted(tokens, key=lambda y: (level[y], -number[y]))
-
-
-def preference(
-    p: Probs, table: Sequence[Probs], order: Sequence[int], thinned: bool = True
-) -> Callable[[Tokens], Outcomes]:
-    """Accept the most preferred draft, each slot with the largest chance that keeps a(y) ≤ p(y).
-
-    Exact for fractions where a token is drafted by one slot only; by bisection elsewhere. Without
-    thinning every chance is 1, which is a fault.
-    """
-    left: list[Number] = [1] * len(table)
-    accepted, chance = [0 * mass for mass in p], [1] * len(p)
-
-    def after(y: int, c: Number) -> list[Number]:
-        return [max(s - c * q[y], 0) for s, q in zip(left, table, strict=True)]
-
-    for y in order:
-        whole = math.prod(left) - math.prod(after(y, 1))
-        if thinned and whole > p[y]:
-            if sum(q[y] > 0 for q in table) == 1:
-                chance[y] = p[y] / whole
-            else:
-                low, high = 0.0, 1.0
-                while low < (middle := (low + high) / 2) < high:
-                    more = math.prod(left) - math.prod(after(y, middle)) > p[y]
-                    low, high = (low, middle) if more else (middle, high)
-                chance[y] = low
-        accepted[y] = math.prod(left) - math.prod(after(y, chance[y]))
-        left = after(y, chance[y])
-    residual = excess(p, accepted)
-
-    def outcomes_of(tokens: Tokens) -> Outcomes:
-        outcomes: Outcomes = []
-        alive: Number = 1
-        for i in sorted(range(len(tokens)), key=lambda i: order.index(tokens[i])):
-            outcomes.append((tokens[i], i, alive * chance[tokens[i]]))
-            alive = alive * (1 - chance[tokens[i]])
-        _spread(outcomes, residual, alive)
-        return outcomes
-
-    return outcomes_of
-
-
 def position(tokens: Tokens, token: int) -> int:
     return tokens.index(token) if token in tokens else -1
 
@@ -505,19 +448,6 @@ def judged(
             if token in tokens:
                 rate += chance * mass
     return rate, output
-
-
-def copies_drafted(
-    law: Law, outcomes_of: Callable[[Tokens], Outcomes], token: int
-) -> dict[tuple[int, int], Number]:
-    """P(the token is emitted, and is draft i first and j drafts in all) by (i, j), every tuple enumerated."""
-    found: dict[tuple[int, int], Number] = {}
-    for tokens, chance in law.items():
-        if token in tokens:
-            key = tokens.index(token), tokens.count(token)
-            own = sum(mass for y, _, mass in outcomes_of(tokens) if y == token)
-            found[key] = found.get(key, 0) + chance * own
-    return found
 
 
 # ---------------------------------------------------------------- the ratio curve

@@ -365,8 +365,8 @@ def test_the_command_measures_what_the_function_does_by_default():
 
     names = [VERIFIERS[name].class_name for name in DEFAULT_VERIFIERS.split(",")]
     assert names == [rule.__name__ for rule in otmd.study.DEFAULT_VERIFIERS]
-    rules = read_verifiers("k-sequential,optimal")
-    assert rules == [otmd.KSequential, otmd.Optimal]
+    rules = read_verifiers("poisson-coupling,optimal")
+    assert rules == [otmd.PoissonCoupling, otmd.Optimal]
     names = [LAWS[name].class_name for name in DEFAULT_LAWS.split(",")]
     assert names == [law.__name__ for law in otmd.study.DEFAULT_LAWS]
 

@@ -438,13 +438,13 @@ def test_a_verifier_with_a_fault_is_caught(fault: str) -> None:
 class IgnoresTheDrafter(otmd.PoissonCoupling):
     """The target reads clocks that are not the drafter's: lossless, and rarely accepted."""
 
-    def clocks_given(self, draft: Array, draft_tokens: Array, rng: np.random.Generator) -> Array:
-        return rng.exponential(size=draft.size)
+    def prepare_position(self, target: Array, law: otmd.DraftLaw) -> PreparedVerifier:
+        return VerifiesWithoutLookingAtDrafts(target, law)
 
 
 class FavoursToken0(otmd.PoissonCoupling):
-    def clocks_given(self, draft: Array, draft_tokens: Array, rng: np.random.Generator) -> Array:
-        return super().clocks_given(draft, draft_tokens, rng) * np.array([0.5, 1, 1, 1])
+    def prepare_position(self, target: Array, law: otmd.DraftLaw) -> PreparedVerifier:
+        return super().prepare_position(unit(target * np.array([2, 1, 1, 1])), law)
 
 
 def test_a_coupling_with_a_fault_is_caught() -> None:

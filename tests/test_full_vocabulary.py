@@ -35,6 +35,7 @@ print(json.dumps({"peak_kib": int(peak), "rates": rates}))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_rates_and_memory() -> None:
     run = subprocess.run(

@@ -205,7 +205,7 @@ RANDOM = {
     "prepared coupling": lambda rng: (
         otmd.PoissonCoupling().prepare(P, LAW).verify([0, 1], rng=rng).token
     ),
-    "clocks": lambda rng: otmd.GumbelTop().clocks(4, 2, rng=rng),
+    "clocks": lambda rng: otmd.PoissonCoupling().clocks(4, 2, rng=rng),
     "losslessness": lambda rng: (
         otmd.audit.losslessness(otmd.KSequential(), P, LAW, 50, rng=rng).p_value
     ),

@@ -59,8 +59,8 @@ def measure(
     output : Path
         The folder for the results; by default NAME-results next to the dataset.
     verifier : str
-        Comma-separated; each is measured with the laws that it serves. Four are measured only if named:
-        poisson-coupling, gumbel-list, gumbel-top, and optimal, whose rate is the optimum of every row.
+        Comma-separated; each is measured with the laws that it serves. Two are measured only if named:
+        poisson-coupling, and optimal, whose rate is the optimum of every row.
     device : str
         Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
         torch.

@@ -121,7 +121,6 @@ def hostile_trees() -> dict[str, TreeLaw]:
         "unequal depths": TokenTree(draft, ((((),),), ()), WithReplacement),
         "unequal depths, distinct": TokenTree(zeros, (((), ()), ())),
         "adaptive": AdaptiveTree(zeros, (2, 2)),
-        "adaptive, at a price": AdaptiveTree(draft, (3, 3), price=0.1, law=WithReplacement),
         "best first": BestFirstTree(draft, 4, 2),
     }
 

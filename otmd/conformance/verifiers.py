@@ -27,7 +27,7 @@ from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
 from otmd.probabilities import FloatArray
-from otmd.verifiers import InvariantCoupling, UnsupportedLaw, Verifier
+from otmd.verifiers import PoissonCoupling, UnsupportedLaw, Verifier
 from otmd.verifiers.base import validate_verifier
 
 # The bounds of a rate must hold whatever they are asked to be apart at most.
@@ -48,7 +48,7 @@ def check_verifier(
     Parameters
     ----------
     verifier : Verifier
-        An :class:`~otmd.verifiers.InvariantCoupling` is sampled, any other verifier is enumerated.
+        :class:`~otmd.PoissonCoupling` is sampled, any other verifier is enumerated.
     law : DraftLaw
         A law that can be enumerated, with a small vocabulary. With leading axes, each of its positions is
         checked, and all together are compared with them.
@@ -120,7 +120,7 @@ def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where
     before = target.copy()
     best = float(optimal_acceptance(target, law).rate)
     rate = best
-    if not isinstance(verifier, InvariantCoupling):
+    if not isinstance(verifier, PoissonCoupling):
         rate = _enumerated_rate(verifier, law, target, where)
         within(f"rate of {where}", rate, 0.0, best, SAME_RATE)
     for tol in _TOLERANCES:
@@ -128,7 +128,7 @@ def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where
         what = f"acceptance_bounds(tol={tol:g}) of {where}"
         within(f"the lower end of {what}", low, 0.0, min(high, best), SAME_RATE)
         within(f"the upper end of {what}", high, low, 1.0, SAME_RATE)
-        if not isinstance(verifier, InvariantCoupling):
+        if not isinstance(verifier, PoissonCoupling):
             within(f"the enumerated rate in {what}", rate, low, high, SAME_RATE)
     agree(f"the target after the calls of {where}", target, before, 0)
 
@@ -176,7 +176,7 @@ def _check_decisions(
         if named != token or (draft_index < 0 and token in drafted):
             got = f"the token {token} as draft {draft_index} of {drafted}"
             raise AssertionError(f"{where}: got {got}, expected the index of the token, or -1")
-    if not isinstance(verifier, InvariantCoupling):
+    if not isinstance(verifier, PoissonCoupling):
         _check_given_drafts(verifier, law, target, rng)
 
 
@@ -199,7 +199,7 @@ def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
     axes = np.broadcast_shapes(targets.shape[:-1], law.batch_shape)
     where = f"{verifier!r} for {law!r} with leading axes {axes}"
     bounds = np.stack(verifier.acceptance_bounds(targets, law))
-    if not isinstance(verifier, InvariantCoupling):
+    if not isinstance(verifier, PoissonCoupling):
         output = verifier.output_distribution(targets, law)
         agree(
             f"output_distribution of {where}", output, np.broadcast_to(targets, output.shape), SAME

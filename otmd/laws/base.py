@@ -166,7 +166,7 @@ class DraftLaw(ABC):
     def position_containment(self, subset: BoolArray) -> float:
         """g(H) of one subset (V,) at a single position."""
         tokens, probs = self.enumerate()
-        return float(probs[subset[tokens].all(axis=-1)].sum())
+        return min(float(probs[subset[tokens].all(axis=-1)].sum()), 1.0)
 
     def position_inclusion_probs(self) -> FloatArray:
         """P(token is among the drafts) at a single position, shape (V,)."""
@@ -176,7 +176,7 @@ class DraftLaw(ABC):
         # A token that is drafted twice counts once.
         weights[:, 1:][ordered[:, 1:] == ordered[:, :-1]] = 0.0
         drafted = np.bincount(ordered.ravel(), weights.ravel(), minlength=self.vocab_size)
-        return drafted.astype(np.float64)
+        return np.minimum(drafted, 1.0)
 
     def position_hit_rate(self, target: FloatArray) -> float:
         """P(a token drawn from the target is among the drafts) at a single position."""

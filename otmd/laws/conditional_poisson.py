@@ -98,7 +98,8 @@ class ConditionalPoisson(ProposalLaw):
             are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
         )
         orders = float(factorial(self.num_drafts))
-        return np.exp(log_prob) / (prefix_probs(*self._events(), self.num_drafts)[-1] * orders)
+        drawn = prefix_probs(*self._events(), self.num_drafts)[-1]
+        return np.minimum(np.exp(log_prob) / (drawn * orders), 1.0)
 
     def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
         left, count = self.mass_after(prefix), self.num_drafts - prefix.size

@@ -6,13 +6,12 @@ as many as its quota. So each draft lists its node with one stratum, and all sha
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from otmd.probabilities import validate_count, wrong
+from otmd.probabilities import validate_count
 from otmd.tensors.levels import TensorLevel, check_draft_probs, check_values, draw_strata
 from otmd.tensors.probabilities import are_distributions, refuse_rows
 
@@ -25,7 +24,6 @@ def draft_adaptive_level(
     reaches: Tensor,
     quota: int,
     num_tokens: int,
-    price: float = 0.0,
     generator: torch.Generator | None = None,
     validate: bool = True,
 ) -> tuple[TensorLevel, Tensor]:
@@ -45,8 +43,6 @@ def draft_adaptive_level(
         Q, the most drafts of a tree on this level.
     num_tokens : int
         k ≤ V. The rule is lossless for every k.
-    price : float
-        A draft is drawn only where it adds more than this to the reach of its level, at least 0.
     generator : torch.Generator, optional
         A generator of the tensor's device; without it the device's default generator.
     validate : bool
@@ -62,7 +58,7 @@ def draft_adaptive_level(
     Raises
     ------
     ValueError
-        For a wrong shape, a price below 0, or k > V; with ``validate`` for rows as above.
+        For a wrong shape, or k > V; with ``validate`` for rows as above.
 
     Examples
     --------
@@ -78,14 +74,12 @@ def draft_adaptive_level(
     top = check_draft_probs(draft_probs, num_tokens)
     shape = tuple(draft_probs.shape[:2])
     check_values("reaches", reaches, torch.float64, shape, draft_probs.device)
-    if not 0.0 <= price < inf:
-        raise wrong("price", price, "a number of tokens, at least 0")
     if validate:
         refuse_rows("draft_probs", draft_probs, (reaches > 0) & ~are_distributions(draft_probs))
     mass, tokens = draft_probs.detach().topk(top)
     mass = torch.where(reaches[..., None] > 0, mass.double(), 0.0)
     probs = mass / mass.sum(dim=-1, keepdim=True)
-    counts = _num_drafts(probs, reaches, size, price)[..., None]
+    counts = _num_drafts(probs, reaches, size)[..., None]
     number, inclusion, drafts = draw_strata(mass, counts, min(size, top), generator)
     drafted = drafts.clamp(min=0)
     prob = probs.gather(-1, drafted)
@@ -107,7 +101,7 @@ def draft_adaptive_level(
     return level, torch.where(exists, of_node(below).gather(-1, stratum), 0.0)[..., 0]
 
 
-def _num_drafts(probs: Tensor, reaches: Tensor, quota: int, price: float) -> Tensor:
+def _num_drafts(probs: Tensor, reaches: Tensor, quota: int) -> Tensor:
     """The number of drafts after each node (B, W), from the probabilities (B, W, k) of its tokens."""
     spread = 1.0 - (probs * probs).sum(dim=-1, keepdim=True)
     count = torch.arange(1, min(quota, probs.shape[-1]) + 1, device=probs.device)
@@ -115,7 +109,7 @@ def _num_drafts(probs: Tensor, reaches: Tensor, quota: int, price: float) -> Ten
     has_token = count <= (probs > 0).sum(dim=-1, keepdim=True)
     gains = torch.where(has_token, reaches[..., None] * grown, 0.0).flatten(1)
     largest = gains.argsort(dim=-1, descending=True, stable=True)[:, :quota]
-    chosen = gains.gather(1, largest) > price
+    chosen = gains.gather(1, largest) > 0.0
     none = torch.zeros_like(reaches, dtype=torch.int64)
     return none.scatter_add_(1, largest // len(count), chosen.long())
 

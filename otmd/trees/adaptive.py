@@ -138,16 +138,13 @@ class AdaptiveTree(_GrownLaw):
         Takes a prefix and returns the draft distribution (V,).
     quotas : sequence of int
         The most drafts on each level, each at least 1, else ValueError; their number is the depth.
-    price : float
-        A draft is drawn only where it adds more than this to the reach of its level: a number of tokens, at
-        least 0, else ValueError. With large quotas it determines the mean number of drafts.
     law : callable
         ``law(draft_probs, num_drafts)`` is the law of the drafts at a node. They must be independent or
         deterministic for the verifiers above.
 
     Notes
     -----
-    Where fewer tokens have mass, or add more than the price, a level has fewer drafts. The number 3/2 was
+    Where fewer tokens have mass, a level has fewer drafts. The number 3/2 was
     fitted once, to one pair of models. For a policy of your own override :meth:`num_drafts`.
 
     Examples
@@ -165,20 +162,15 @@ class AdaptiveTree(_GrownLaw):
         self,
         draft_model: Model,
         quotas: Sequence[int],
-        price: float = 0.0,
         law: Callable[[FloatArray, int], DraftLaw] = Stratified,
     ) -> None:
         self.quotas = tuple(validate_count("quotas", quota, minimum=1) for quota in quotas)
         if not self.quotas:
             raise wrong("quotas", "no level", "at least one")
-        if not 0.0 <= price < np.inf:
-            raise wrong("price", price, "a number of tokens, at least 0")
-        self.price = price
         super().__init__(draft_model, len(self.quotas), law)
 
     def __repr__(self) -> str:
-        price = f", price={self.price:g}" if self.price else ""
-        return f"AdaptiveTree({self.quotas}{price}, {getattr(self.law, '__name__', self.law)})"
+        return f"AdaptiveTree({self.quotas}, {getattr(self.law, '__name__', self.law)})"
 
     def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
         """The number of drafts after each node of a level; nodes of no drafts may be left out.
@@ -198,7 +190,7 @@ class AdaptiveTree(_GrownLaw):
         most = min(quota, max(leaf.num_tokens for leaf in leaves.values()))
         gains = np.concatenate([leaf.gains(most) for leaf in leaves.values()])
         largest = np.argsort(-gains, kind="stable")[:quota]
-        chosen = largest[gains[largest] > self.price] // most
+        chosen = largest[gains[largest] > 0.0] // most
         counts = np.bincount(chosen, minlength=len(leaves))
         return dict(zip(leaves, counts.tolist(), strict=True))
 

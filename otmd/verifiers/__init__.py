@@ -8,12 +8,10 @@ from otmd import registry
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
 from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
-from otmd.verifiers.gumbel_list import GumbelList
-from otmd.verifiers.gumbel_top import GumbelTop
-from otmd.verifiers.invariant import InvariantCoupling, PoissonCoupling
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.optimal.verifier import Optimal
 from otmd.verifiers.plan_verifier import PlanVerifier
+from otmd.verifiers.poisson_coupling import PoissonCoupling
 from otmd.verifiers.preference import Preference
 from otmd.verifiers.prepared import PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
@@ -21,9 +19,6 @@ from otmd.verifiers.spechub import SpecHub
 from otmd.verifiers.target_only import TargetOnly
 
 __all__ = [
-    "GumbelList",
-    "GumbelTop",
-    "InvariantCoupling",
     "KSequential",
     "Optimal",
     "PlanVerifier",

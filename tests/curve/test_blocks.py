@@ -59,7 +59,7 @@ def assert_smallest_minimiser(p: Array, q: Array, n: int, where: object) -> None
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_brute_force_in_fractions(scale: float) -> None:
     """Hostile instances as they are, and with a target that sums to less than 1."""
-    for instance in instances(320, seed=81):
+    for instance in instances(80, seed=81):
         p, q = scale * np.array(instance.p), np.array(instance.q)
         assert_smallest_minimiser(p, q, instance.num_drafts, instance)
         assert_smallest_minimiser(p, q, 32, instance)
@@ -97,7 +97,7 @@ def sorted_scan(p: Array, q: Array, n: int) -> float:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("noise", [1e-6, 0.1, 1.0, 4.0, 30.0])
+@pytest.mark.parametrize("noise", [1e-6, 1.0, 30.0])
 def test_a_large_vocabulary_against_the_sorted_scan(
     noise: float, curve: type[BlockedCurve]
 ) -> None:
@@ -135,22 +135,6 @@ def test_blocks_hold_every_token_once() -> None:
         assert (ratio[single] == blocks.low[place][single]).all()
 
 
-def test_splitting_ends_however_many_blocks_are_split() -> None:
-    """All blocks at once: there are more of them than parts are made of one."""
-    rng = np.random.default_rng(0)
-    target, draft = rng.dirichlet(np.full(20_000, 0.3), 2)
-    draft[:50], target[:50] = draft[50:100], target[50:100]
-    curve = BlockedCurve(target, draft, [2])
-    for _ in range(12):
-        if curve.blocks.single.all():
-            break
-        curve.blocks = curve.split(~curve.blocks.single)
-    assert curve.blocks.single.all()
-    with np.errstate(divide="ignore"):
-        ratios = np.unique(target / draft)
-    np.testing.assert_array_equal(curve.blocks.low, ratios)
-
-
 def test_groups_ascend_with_the_ratio() -> None:
     ratio = np.concatenate([[0.0, 5e-324], 2.0 ** np.linspace(-45, 45, 900), [np.inf]])
     draft = (ratio < np.inf).astype(float)
@@ -172,7 +156,7 @@ def test_subnormal_masses(tiny: float) -> None:
 
 
 def test_ratios_over_sixty_orders_of_magnitude() -> None:
-    for seed in range(40):
+    for seed in range(10):
         rng = np.random.default_rng([60, seed])
         p, q = 10.0 ** rng.uniform(-30, 0, (2, 7))
         assert_smallest_minimiser(p / p.sum(), q / q.sum(), int(rng.integers(1, 5)), seed)

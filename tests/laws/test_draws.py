@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conformance import VARIANTS
 
-import otmd
 from otmd.laws.base import invert
 from otmd.laws.without_replacement import draw_distinct
 
@@ -35,11 +34,6 @@ def test_distinct_draws_take_from_the_mass_that_is_left() -> None:
     cumulative = np.array([1e-30, 3e-30, 1.0]).cumsum()
     uniforms = np.array([[0.5, 0.2], [0.5, 0.26], [0.5, 0.99]])
     assert draw_distinct(cumulative, uniforms).tolist() == [[2, 0], [2, 1], [2, 1]]
-
-
-def test_enumeration_of_more_drafts_than_an_array_has_axes() -> None:
-    tokens, probs = otmd.WithReplacement([0.0, 1.0], 100).enumerate()
-    assert (tokens.shape, probs.tolist()) == ((1, 100), [1.0])
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -69,43 +63,3 @@ def test_inclusion_of_distinct_drafts_from_a_large_vocabulary_is_n_in_all(
     if name != "top-then":
         assert drafted.sum() == pytest.approx(n, rel=1e-9)
     assert peak < 2e8
-
-
-def test_wrong_prefixes_are_named() -> None:
-    law = otmd.WithReplacement(Q, 2)
-    for prefix, message in [
-        ((4,), "prefix: got 4"),
-        ((-1,), "prefix: got -1"),
-        ((0, 1), "prefix: got 2 drafts, expected fewer than 2"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            law.next_draft_probs(prefix)
-    with pytest.raises(ValueError, match="with which no draw of"):
-        otmd.Greedy(Q, 2).next_draft_probs((1,))
-    with pytest.raises(ValueError, match=r"got leading axes \(2,\)"):
-        otmd.WithReplacement(np.stack([Q, Q]), 2).next_draft_probs(())
-
-
-def test_positions_are_chosen_by_an_index_of_the_leading_axes() -> None:
-    batch = otmd.WithReplacement(np.stack([Q, Q[::-1]]), 2)
-    assert batch[..., 1].tuple_prob([2, 2]) == pytest.approx(0.25)
-    with pytest.raises(IndexError):
-        otmd.WithReplacement(Q, 2)[(0,)]
-    with pytest.raises(IndexError):
-        otmd.Independent([Q, Q])[(0,)]
-
-
-IMPOSSIBLE = {
-    "without-replacement": (otmd.WithoutReplacement(Q, 2), [0, 0]),
-    "greedy": (otmd.Greedy(Q, 2), [1, 0]),
-    "hub": (otmd.Hub(Q), [1, 2]),
-    "independent": (otmd.Independent([[1.0, 0.0, 0.0], [0.0, 0.5, 0.5]]), [1, 0]),
-    "joint": (otmd.Joint([[0, 1], [1, 2]], [0.5, 0.5], 3), [1, 0]),
-}
-
-
-@pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_drafts_that_the_law_never_draws_are_refused(name: str) -> None:
-    law, tokens = IMPOSSIBLE[name]
-    with pytest.raises(ValueError, match="never draws"):
-        otmd.TargetOnly().verify(Q, law, tokens, rng=0)

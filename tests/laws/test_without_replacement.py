@@ -47,25 +47,6 @@ def test_even_drafts_are_a_hypergeometric_draw(num_drafts: int) -> None:
     np.testing.assert_allclose(drafts.inclusion_probs(), num_drafts / V, rtol=1e-11)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_drafts", [2, 3, 4, 8, 16])
-def test_inclusions_are_n_in_all(kind: str, num_drafts: int) -> None:
-    q = KINDS[kind] / KINDS[kind].sum()
-    drafted = otmd.WithoutReplacement(q, num_drafts).inclusion_probs()
-    assert drafted.sum() == pytest.approx(num_drafts, abs=1e-9)
-    assert (drafted >= q).all()
-
-
-def test_copies_do_not_keep_cached_values() -> None:
-    class Own(otmd.WithoutReplacement):
-        """A law of a user's."""
-
-    law = Own([0.5, 0.3, 0.2], 2)
-    assert law.race.num_drafts == 2
-    assert "race" not in law.definition()
-    assert law.with_num_drafts(3).race.num_drafts == 3
-
-
 @pytest.mark.parametrize("tiny", [1e-300, 1e-310, 5e-324])
 def test_subnormal_masses_are_shared_in_proportion(tiny: float) -> None:
     """Token 0 comes first; the others are then drawn with weights 1, 2 and 3."""

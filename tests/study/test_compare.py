@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,17 +56,6 @@ def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
     assert "left out: Hub × SpecHub" in repr(table)
 
 
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="target_probs: got no position"):
-        compare(np.empty((0, 3)), Q)
-    with pytest.raises(ValueError, match=r"target_probs|draft_probs"):
-        compare(P, np.full(4, 0.25))
-    with pytest.raises(ValueError, match="draft_probs"):
-        compare(P, [1.0, 2.0, 3.0])
-    with pytest.raises(TypeError, match=r"^num_drafts: got .*whole number"):
-        compare(P, Q, 2.0)  # type: ignore[arg-type]
-
-
 @pytest.mark.slow
 def test_polars_is_not_imported() -> None:
     code = (
@@ -80,26 +68,6 @@ def test_polars_is_not_imported() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_results_are_a_sequence_with_the_best_first():
-    table = otmd.compare(P, Q, 2)
-    assert table[0] is table.best is next(iter(table))
-    assert table[:2] == [*table][:2]
-    assert table[-1].rate == min(row.rate for row in table)
-    html = table._repr_html_()
-    assert html.count("<tr>") == 1 + len(table)
-    assert f"{table.best.rate:.4f}" in html
-    assert "&lt;" not in html
-    skipped = otmd.compare([1.0], [1.0], [1, 2], laws=["greedy", "with-replacement"])
-    assert "<p class=note>left out: Greedy" in skipped._repr_html_()
-
-
-def test_pandas_gets_the_rows(monkeypatch):
-    frames = SimpleNamespace(DataFrame=lambda rows: rows)
-    monkeypatch.setitem(sys.modules, "pandas", frames)
-    table = otmd.compare(P, Q, 2)
-    assert table.to_pandas() == table.to_dicts()
-
-
 @pytest.mark.parametrize(
     "name", ["k-sequential", "KSequential", "K-SEQ", "k-seq", otmd.KSequential]
 )
@@ -108,24 +76,3 @@ def test_laws_and_verifiers_have_the_names_of_the_command_line(name):
         for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
             (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifiers)
             assert row[:3] == ("WithReplacement", "KSequential", 2)
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"laws": "strata"}, "laws: got 'strata', expected one of with-replacement, "),
-        ({"verifiers": ["k-seq", "best"]}, "verifiers: got 'best', expected one of "),
-        (
-            {"laws": "top-then"},
-            "laws: got 'top-then', which has parameters of its own, expected a function",
-        ),
-    ],
-)
-def test_unknown_names_are_named(settings, told):
-    with pytest.raises(ValueError, match=told):
-        otmd.compare(P, Q, 2, **settings)
-
-
-def test_measure_points_to_compare_for_arrays():
-    with pytest.raises(TypeError, match=r"dataset: got ndarray, expected .* otmd\.compare\("):
-        otmd.measure(P, Q)

@@ -50,16 +50,14 @@ def every_tree(
     return grown.trees()
 
 
-def every_adaptive_tree(
-    draft: TableModel, quotas: Sequence[int], num_tokens: int, price: float = 0.0
-) -> Trees:
+def every_adaptive_tree(draft: TableModel, quotas: Sequence[int], num_tokens: int) -> Trees:
     """All adaptive trees with these quotas, with their probabilities."""
     grown = _Grown()
     reaches = torch.ones((1, 1), dtype=torch.float64)
     for quota in quotas:
         rows = [[draft(prefix or ()) for prefix in layer] for layer in grown.layers]
         q = torch.tensor(np.array(rows))
-        level, _ = draft_adaptive_level(q, reaches, quota, num_tokens, price)
+        level, _ = draft_adaptive_level(q, reaches, quota, num_tokens)
         tree = grown.add(level)
         reaches = child_reaches(q[tree], reaches[tree], grown.levels[-1])
     return grown.trees()

@@ -40,11 +40,10 @@ def test_the_output_is_distributed_as_the_target(quotas: tuple[int, ...], num_to
 @pytest.mark.parametrize(
     "case", ["one-hot draft", "one-hot target", "disjoint", "equal", "two tokens"]
 )
-def test_zero_masses_ties_and_a_price(case: str) -> None:
+def test_zero_masses_and_ties(case: str) -> None:
     target, draft = hostile(case)
-    for price in (0.0, 0.08):
-        trees = every_adaptive_tree(draft, (2, 3), 3, price)
-        assert deviation(target, trees, prepared(target, trees)) < EXACT
+    trees = every_adaptive_tree(draft, (2, 3), 3)
+    assert deviation(target, trees, prepared(target, trees)) < EXACT
 
 
 # ---------------------------------------------------------------- parity with the law on arrays
@@ -73,45 +72,44 @@ class Replayed:
 def test_numbers_of_drafts_and_reaches_are_those_of_the_law() -> None:
     """Models of 30 tokens, one tree of each, all in one batch; and each of them by itself."""
     quotas, size = (3, 4, 5, 4), 30
-    for price in (0.0, 0.05):
-        drafts = [TableModel.random(size, 2, 0.1 + 0.1 * seed, rng=seed) for seed in range(8)]
-        layers: list[list[Prefix | None]] = [[()] for _ in drafts]
-        by_prefix: list[dict[Prefix, list[int]]] = [{} for _ in drafts]
-        noted: list[dict[Prefix, float]] = [{(): 1.0} for _ in drafts]
-        reaches = torch.ones((len(drafts), 1), dtype=torch.float64)
-        generator = torch.Generator().manual_seed(3)
-        for quota in quotas:
-            rows = [
-                [model(prefix or ()) for prefix in layer]
-                for model, layer in zip(drafts, layers, strict=True)
-            ]
-            q = torch.tensor(np.array(rows))
-            level, below = draft_adaptive_level(q, reaches, quota, size, price, generator)
-            torch.testing.assert_close(below, child_reaches(q, reaches, level), rtol=1e-12, atol=0)
-            for b in range(len(drafts)):
-                one, _ = draft_adaptive_level(q[b : b + 1], reaches[b : b + 1], quota, size, price)
-                for x, y in zip(one[:4], level[:4], strict=True):
-                    assert torch.equal(x[0], y[b])
-            reaches = below
-            above, layers = layers, []
-            for b, (nodes, tokens) in enumerate(
-                zip(level.nodes.tolist(), level.draft_tokens.tolist(), strict=True)
-            ):
-                layer: list[Prefix | None] = []
-                for node, token, reach in zip(nodes, tokens, below[b].tolist(), strict=True):
-                    prefix = None if node < 0 else (*(above[b][node] or ()), token)
-                    layer.append(prefix)
-                    if prefix is not None:
-                        by_prefix[b].setdefault(prefix[:-1], []).append(token)
-                        noted[b][prefix] = reach
-                layers.append(layer)
-        for model, by_node, reach_of in zip(drafts, by_prefix, noted, strict=True):
-            replayed = Replayed(model, by_node)
-            for _ in AdaptiveTree(model, quotas, price).grow(replayed):  # type: ignore[arg-type]
-                pass
-            assert replayed.drawn == by_node.keys()
-            for prefix, reach in replayed.reaches.items():
-                assert reach_of[prefix] == pytest.approx(reach, rel=1e-12)
+    drafts = [TableModel.random(size, 2, 0.1 + 0.1 * seed, rng=seed) for seed in range(8)]
+    layers: list[list[Prefix | None]] = [[()] for _ in drafts]
+    by_prefix: list[dict[Prefix, list[int]]] = [{} for _ in drafts]
+    noted: list[dict[Prefix, float]] = [{(): 1.0} for _ in drafts]
+    reaches = torch.ones((len(drafts), 1), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(3)
+    for quota in quotas:
+        rows = [
+            [model(prefix or ()) for prefix in layer]
+            for model, layer in zip(drafts, layers, strict=True)
+        ]
+        q = torch.tensor(np.array(rows))
+        level, below = draft_adaptive_level(q, reaches, quota, size, generator)
+        torch.testing.assert_close(below, child_reaches(q, reaches, level), rtol=1e-12, atol=0)
+        for b in range(len(drafts)):
+            one, _ = draft_adaptive_level(q[b : b + 1], reaches[b : b + 1], quota, size)
+            for x, y in zip(one[:4], level[:4], strict=True):
+                assert torch.equal(x[0], y[b])
+        reaches = below
+        above, layers = layers, []
+        for b, (nodes, tokens) in enumerate(
+            zip(level.nodes.tolist(), level.draft_tokens.tolist(), strict=True)
+        ):
+            layer: list[Prefix | None] = []
+            for node, token, reach in zip(nodes, tokens, below[b].tolist(), strict=True):
+                prefix = None if node < 0 else (*(above[b][node] or ()), token)
+                layer.append(prefix)
+                if prefix is not None:
+                    by_prefix[b].setdefault(prefix[:-1], []).append(token)
+                    noted[b][prefix] = reach
+            layers.append(layer)
+    for model, by_node, reach_of in zip(drafts, by_prefix, noted, strict=True):
+        replayed = Replayed(model, by_node)
+        for _ in AdaptiveTree(model, quotas).grow(replayed):  # type: ignore[arg-type]
+            pass
+        assert replayed.drawn == by_node.keys()
+        for prefix, reach in replayed.reaches.items():
+            assert reach_of[prefix] == pytest.approx(reach, rel=1e-12)
 
 
 def test_drafts_of_the_most_likely_tokens() -> None:
@@ -185,7 +183,6 @@ def test_bad_values_are_named() -> None:
         "reaches: got .* of shape": lambda: draft_adaptive_level(q, reaches[:1], 2, 4),
         "num_tokens: got 5": lambda: draft_adaptive_level(q, reaches, 2, 5),
         "quota: got 0": lambda: draft_adaptive_level(q, reaches, 0, 4),
-        "price: got -1": lambda: draft_adaptive_level(q, reaches, 2, 4, price=-1),
         "draft_probs: got a row at index": lambda: draft_adaptive_level(q * 2, reaches, 2, 4),
     }.items():
         with pytest.raises(ValueError, match=message):

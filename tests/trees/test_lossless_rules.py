@@ -6,7 +6,6 @@ tests/test_conformance.py runs the checks over all tree verifiers of the registr
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from otmd.trees import (
     TreeLaw,
     TreeVerifier,
     block_efficiency,
-    optimal_block_efficiency,
     output_distribution,
     target_distribution,
 )
@@ -103,48 +101,6 @@ def test_rules_with_a_fault_are_caught() -> None:
         assert deviation(BlockVerification(), target, path) <= ROUNDING
         assert deviation(BreaksAtFirstRejection(), target, path) > 1e-4
         assert deviation(SkippedDuplicates(otmd.RecursiveRejection()), target, paths) > 1e-4
-
-
-class TakesTheModelsProbs(Traversal):
-    """Traversal that believes that every single draft was drawn from the draft model's q."""
-
-    def __init__(self, draft_model: TableModel) -> None:
-        self.draft_model = draft_model
-
-    def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, np.ndarray]]:
-        believed = otmd.WithReplacement(self.draft_model(prefix), node.tokens.size)
-        return super()._drafts_in_turn(prefix, node._replace(law=believed))
-
-
-def anything(draft_probs: np.ndarray, num_drafts: int) -> otmd.Joint:
-    """Drafts that have nothing to do with the draft model."""
-    tuples = list(product(range(draft_probs.size), repeat=num_drafts))
-    weights = np.arange(1.0, len(tuples) + 1.0)
-    return otmd.Joint(tuples, weights / weights.sum(), draft_probs.size)
-
-
-NOT_FROM_Q = {
-    "stratified, sharp": partial(otmd.Stratified, sharpness=2.0),
-    "stratified, flat": partial(otmd.Stratified, sharpness=0.3),
-    "top": lambda q, n: otmd.TopThen(q, n, top=n),
-    "independent": lambda q, n: otmd.Independent([np.roll(q, 1 + j) for j in range(n)]),
-    "anything": anything,
-}
-"""Laws of which a single draft is not drawn from the draft model's q."""
-
-
-@pytest.mark.parametrize("name", NOT_FROM_Q)
-def test_a_path_that_is_not_drawn_from_q_is_verified_as_it_was_drawn(name: str) -> None:
-    """Lossless and optimal on random models; not if q is believed."""
-    rng = np.random.default_rng(list(NOT_FROM_Q).index(name))
-    for vocab_size, depth in [(2, 2), (2, 3), (3, 2), (4, 1)]:
-        target, draft = (TableModel.random(vocab_size, 1, rng=rng) for _ in range(2))
-        law = TokenTree(draft, (1,) * depth, NOT_FROM_Q[name])
-        best = optimal_block_efficiency(target, law).value
-        for rule in (BlockVerification(), Traversal()):
-            assert deviation(rule, target, law) <= ROUNDING, (rule, vocab_size, depth)
-            assert block_efficiency(rule, target, law).value == pytest.approx(best, abs=1e-8)
-        assert deviation(TakesTheModelsProbs(draft), target, law) > 1e-4
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from otmd.trees.base import Context
 from otmd.trees.random_choices import every_outcome
 
 ROUNDING = 1e-9
-SEEDS = range(4)
+SEEDS = range(1)
 
 
 def emitted_by(rule: TreeVerifier, target: TableModel, law: TreeLaw) -> dict:
@@ -43,7 +43,7 @@ def emitted_by(rule: TreeVerifier, target: TableModel, law: TreeLaw) -> dict:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_rule_emits_what_its_twin_emits(kind: str) -> None:
-    for seed in range(2):
+    for seed in range(1):
         target, draft = model_pair(kind, seed)
         one, two = (list(naive.trees_of_paths(draft, k, 2)) for k in (1, 2))
         cases = [
@@ -107,77 +107,6 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
         assert best.value == pytest.approx(block, abs=ROUNDING)
         assert best.certificate.worst <= 1e-9
         assert block >= coupling - 1e-12
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_at_depth_one_the_optimum_is_one_and_the_acceptance_rate(kind: str) -> None:
-    for seed in SEEDS:
-        target, draft = model_pair(kind, seed)
-        laws = {otmd.WithReplacement: IIDPaths(draft, 2, 1)}
-        if np.count_nonzero(draft(())) > 1:
-            laws[otmd.WithoutReplacement] = TokenTree(draft, (2,))
-        for kind_of_law, law in laws.items():
-            rate = float(otmd.optimal_acceptance(target(()), kind_of_law(draft(()), 2)).rate)
-            best = optimal_block_efficiency(target, law).value
-            optimal = block_efficiency(TokenLevel(otmd.Optimal()), target, law).value
-            assert best == pytest.approx(1.0 + rate, abs=ROUNDING)
-            assert optimal == pytest.approx(best, abs=ROUNDING)
-
-
-@pytest.mark.parametrize("kind", ["any", "peaked"])
-def test_no_rule_exceeds_the_optimum(kind: str) -> None:
-    strict = 0
-    for seed in SEEDS:
-        target, draft = model_pair(kind, seed)
-        for law, rules in [
-            (IIDPaths(draft, 2, 2), ["Optimal", "KSequential", "RecursiveRejection", "TargetOnly"]),
-            (TokenTree(draft, (2, 2)), ["Optimal", "RecursiveRejection", "TargetOnly"]),
-            (TokenTree(draft, (2, 2), otmd.Hub), ["SpecHub", "Optimal"]),
-            (MostLikelyTree(draft, 4, 2, 2), ["TargetOnly", "Optimal"]),
-        ]:
-            best = optimal_block_efficiency(target, law).value
-            own = [TokenLevel(getattr(otmd, name)()) for name in rules]
-            if isinstance(law, TokenTree) and law.law is otmd.WithoutReplacement:
-                own.append(Traversal())
-            values = [block_efficiency(rule, target, law).value for rule in own]
-            assert max(values) <= best + ROUNDING, (law, seed)
-            assert values[0] <= 3.0 + ROUNDING
-            strict += max(values) < best - 1e-3
-    assert strict > 0, "trees leave something that no rule here attains"
-
-
-def test_equal_models_accept_everything() -> None:
-    target, draft = model_pair("equal", 0)
-    for law in (IIDPaths(draft, 1, 3), IIDPaths(draft, 2, 2), TokenTree(draft, (2, 1))):
-        best = optimal_block_efficiency(target, law).value
-        assert best == pytest.approx(law.depth + 1.0, abs=ROUNDING)
-        rule = TokenLevel(otmd.RecursiveRejection())
-        assert block_efficiency(rule, target, law).value == pytest.approx(best, abs=ROUNDING)
-
-
-def test_certain_drafts_are_accepted_as_often_as_the_target_draws_them() -> None:
-    target, draft = model_pair("any", 1)
-    law = MostLikelyTree(draft, 6, 3, 3)
-    value = block_efficiency(TokenLevel(otmd.TargetOnly()), target, law).value
-    assert value == pytest.approx(optimal_block_efficiency(target, law).value, abs=ROUNDING)
-
-
-@pytest.mark.slow
-def test_samples_agree_with_the_exact_number() -> None:
-    """Twelve means within five standard errors: false alarm below 1e-5."""
-    for seed in SEEDS:
-        target, draft = model_pair("any", seed)
-        for rule, law in [
-            (BlockVerification(), IIDPaths(draft, 1, 3)),
-            (TokenLevel(otmd.KSequential()), IIDPaths(draft, 3, 2)),
-            (Traversal(), TokenTree(draft, (2, 2))),
-        ]:
-            exact = block_efficiency(rule, target, law)
-            sampled = block_efficiency(rule, target, law, 2000, rng=np.random.default_rng(seed))
-            assert exact.standard_error == 0.0
-            assert sampled.num_samples == 2000
-            assert abs(sampled.value - exact.value) <= 5.0 * sampled.standard_error
-            assert 0.0 < sampled.standard_error < 0.1
 
 
 def test_the_size_is_known_before_the_program_is_built() -> None:

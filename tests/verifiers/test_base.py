@@ -13,26 +13,6 @@ P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
 
 
 @pytest.mark.parametrize(
-    "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.TargetOnly()], ids=repr
-)
-def test_bounds_are_arrays_of_their_own(verifier: otmd.Verifier) -> None:
-    low, high = verifier.acceptance_bounds(P[None], otmd.WithReplacement(Q, 3))
-    before = np.array(high)
-    low -= 1.0
-    np.testing.assert_array_equal(high, before)
-
-
-@pytest.mark.parametrize(
-    "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Stratified]
-)
-def test_a_derived_law_is_served_by_what_it_says_of_itself(kind: type[otmd.DraftLaw]) -> None:
-    law, derived = kind(Q, 2), type("Derived", (kind,), {})(Q, 2)
-    served = {type(verifier) for verifier in verifiers_serving(law)}
-    assert {type(verifier) for verifier in verifiers_serving(derived)} == served
-    assert otmd.optimal_acceptance(P, derived).rate == otmd.optimal_acceptance(P, law).rate
-
-
-@pytest.mark.parametrize(
     "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Hub, otmd.Stratified]
 )
 def test_a_derived_law_that_draws_otherwise_has_no_structure(kind: type[otmd.DraftLaw]) -> None:

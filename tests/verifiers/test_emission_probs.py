@@ -86,21 +86,6 @@ def test_without_sampling(verifier: otmd.Verifier, name: str) -> None:
             np.testing.assert_allclose(probs, enumerated(prepared, token), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("of_pairs", [False, True], ids=["tokens", "pairs"])
-@pytest.mark.parametrize("name", ["with", "top, with", "strata"])
-def test_orders_of_the_users_are_exact(name: str, of_pairs: bool) -> None:
-    def order(p, slots):
-        rng = np.random.default_rng(8)
-        pairs = np.stack(np.mgrid[: slots.num_drafts, :VOCAB], axis=-1).reshape(-1, 2)
-        return rng.permutation(pairs) if of_pairs else rng.permutation(VOCAB)
-
-    for p, law in instances(name, 5):
-        prepared = otmd.Preference(order).prepare(p, law)
-        for token in np.flatnonzero(p):
-            probs = prepared.emission_probs(int(token))
-            np.testing.assert_allclose(probs, enumerated(prepared, int(token)), atol=1e-12)
-
-
 def assert_unbiased(
     prepared: otmd.PreparedVerifier, token: int, rng: np.random.Generator, samples: int
 ) -> np.ndarray:
@@ -152,13 +137,3 @@ def test_a_biased_estimate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(law, "position_next_draft_probs", lambda *of: drawn(*of) ** 2)
     with pytest.raises(AssertionError):
         test_the_estimate_of_any_verifier_is_unbiased()
-
-
-def test_bad_input_is_named() -> None:
-    law = otmd.WithoutReplacement([0.5, 0.3, 0.2], 3)
-    prepared = otmd.RecursiveRejection().prepare([1.0, 0.0, 0.0], law)
-    for token, message in ((1, "never emits"), (3, "token: got 3"), (-1, "token: got -1")):
-        with pytest.raises(ValueError, match=message):
-            prepared.emission_probs(token)
-    with pytest.raises(ValueError, match="samples: got 0"):
-        prepared.emission_probs(0, samples=0)

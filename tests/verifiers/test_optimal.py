@@ -7,18 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import reference
-from strategies import KINDS, Array, Instance, Remembering, instances, package_law, unit
+from strategies import Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
 from otmd.verifiers.optimal import ChoicePlan
 from otmd.verifiers.prepared import ChoosingVerifier
 
-TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
+TOLERANCES = (1e-10, 1e-3)
 ROUNDING = 1e-12
 GAP = 1e-9
 SERVED = ("greedy", "hub", "top_then_with", "top_then_without", "top_then_stratified")
-INSTANCES = instances(90, seed=61)
+INSTANCES = instances(50, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
@@ -73,47 +72,6 @@ def test_random_and_hostile_instances(tol: float) -> None:
             assert_sound(instance.target_probs, law, tol, f"{law!r} {instance}")
 
 
-@pytest.mark.parametrize("tol", [1e-10, 0.3])
-@pytest.mark.parametrize("kind", ["peaked", "uniform draft", "p close to q"])
-def test_eight_drafts_of_ten_tokens(kind: str, tol: float) -> None:
-    """The probability of each of the 45 sets is the twin's."""
-    target, draft = KINDS[kind](np.random.default_rng(59), 10)
-    law = otmd.WithoutReplacement(draft, 8)
-    verifier = Remembering(tol)
-    prepared = verifier.prepare(target, law)
-    output = np.zeros(10)
-    set_probs = reference.drawn_set(draft.tolist(), 8)
-    for number in np.flatnonzero(set_probs):
-        tokens = np.flatnonzero((number >> np.arange(10)) & 1)
-        output += set_probs[number] * prepared.conditional_law(tokens)
-    assert np.abs(output - target).max() <= ROUNDING
-    assert -ROUNDING <= verifier.certificate(target, law).gap <= max(tol, GAP)
-
-
-def test_laws_that_are_served() -> None:
-    q = [0.5, 0.3, 0.2]
-    with_tops = [
-        otmd.TopThen(q, 2, 1, rest=kind) for kind in (otmd.WithReplacement, otmd.Stratified)
-    ]
-    drafters = [
-        otmd.Independent(np.eye(count, 17) * 0.5 + 0.5 * np.eye(17)[16]) for count in (16, 17)
-    ]
-    for law in (otmd.Hub(q), otmd.Greedy(q, 2), otmd.Stratified(q, 3), *with_tops, drafters[0]):
-        assert otmd.Optimal().supports(law)
-    for law in (drafters[1], otmd.ConditionalPoisson(q, 2)):
-        assert not otmd.Optimal().supports(law)
-
-
-def test_a_wrong_tolerance_is_named() -> None:
-    for tol in (0.0, -1.0, np.nan, True, "1e-6", None):
-        with pytest.raises(
-            (TypeError, ValueError), match=r"^tol: got .*, expected a (positive )?number"
-        ):
-            otmd.Optimal(tol)  # type: ignore[arg-type]
-    # No float holds this number; no rate is farther from the optimum than 1.
-    assert otmd.Optimal(10**400).tol == 1.0
-
-
 # ---------------------------------------------------------------- hostile
 
 PEAK = [0.999999, 4e-7, 3e-7, 2e-7, 1e-7]
@@ -139,7 +97,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [2, 4])
 def test_hostile_pairs(name: str, n: int) -> None:
     target, draft = (unit(np.array(masses)) for masses in HOSTILE[name])
     laws = [otmd.WithReplacement(draft, n)]
@@ -152,8 +110,8 @@ def test_hostile_pairs(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("level", [True, False])
-@pytest.mark.parametrize("counts", [(1, 1, 2, 4), (1, 1, 1, 1), (1, 2, 1, 2, 2), (5, 4, 3, 2, 1)])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("counts", [(1, 1, 2, 4), (1, 2, 1, 2, 2)])
+@pytest.mark.parametrize("n", [2, 4])
 def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> None:
     """If all prefixes are best cuts, weights would have to be infinitely far apart.
 
@@ -174,43 +132,7 @@ def test_several_cuts_at_once(n: int, counts: tuple[int, ...], level: bool) -> N
             assert_sound(target, law, tol, (law, counts, level))
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 8])
-def test_as_many_drafts_as_tokens(n: int) -> None:
-    """If every token is drafted, every output is accepted, also in half precision."""
-    target, draft = (
-        unit(x).astype(np.float16) for x in np.random.default_rng(n).uniform(0.2, 1, (2, n))
-    )
-    proof = otmd.Optimal().certificate(target, otmd.WithoutReplacement(draft, n))
-    assert proof.upper_bound == pytest.approx(1.0, abs=ROUNDING)
-    assert -ROUNDING <= proof.gap <= GAP
-
-
-def test_one_draft_is_the_maximal_coupling() -> None:
-    for instance in INSTANCES:
-        for kind in (otmd.WithReplacement, otmd.WithoutReplacement):
-            law = kind(instance.draft_probs, 1)
-            attained = otmd.Optimal().certificate(instance.target_probs, law).attained
-            assert attained == pytest.approx(np.minimum(instance.p, instance.q).sum(), abs=GAP)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_thirty_two_drafts(kind: str) -> None:
-    rng = np.random.default_rng(32)
-    for vocab_size in (2, 7, 50):
-        target, draft = KINDS[kind](rng, vocab_size)
-        proof = otmd.Optimal().certificate(target, otmd.WithReplacement(draft, 32))
-        assert -ROUNDING <= proof.gap <= GAP, vocab_size
-
-
-def test_two_tokens_hold_nearly_all_mass() -> None:
-    """No log weight may keep the others from moving: 5.5e-7 were lost."""
-    target = np.full(10, 2.5e-14)
-    target[:2] = (1.0 - target[2:].sum()) / 2.0
-    law = otmd.Stratified(np.full(10, 0.1), 8)
-    assert otmd.Optimal().certificate(target, law).gap <= 1e-10
-
-
-@pytest.mark.parametrize("step", [0.0, 1e-16, 1e-13, 1e-11])
+@pytest.mark.parametrize("step", [0.0, 1e-13])
 def test_nearly_equal_ratios(step: float) -> None:
     rng = np.random.default_rng(8)
     for size in (6, 3000):
@@ -233,7 +155,7 @@ def logits_pair(
     return tuple(otmd.probs_from_logits(x, temperature) for x in (logits, others))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("tol", [1e-6, 1e-3, 0.3])
+@pytest.mark.parametrize("tol", [1e-6, 0.3])
 def test_tokens_that_lie_between_two_classes(tol: float) -> None:
     split = 0
     for seed in range(6):
@@ -250,7 +172,7 @@ def test_tokens_that_lie_between_two_classes(tol: float) -> None:
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-6])
 def test_the_tolerance_is_kept_at_hundreds_of_tokens(tol: float) -> None:
-    for seed in range(40):
+    for seed in range(30):
         rng = np.random.default_rng([67, seed])
         size = int(np.exp(rng.uniform(1.0, 8.0)))
         n = int(rng.choice([1, 2, 3, 4, 6, 8, 16]))
@@ -300,7 +222,7 @@ def test_tiers_are_lossless(tol: float) -> None:
 
 
 def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
-    target, law = lossy_output(60_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
+    target, law = lossy_output(40_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
     plan = plan_of(target, law)
     assert plan.outer is not None
     # Numbers of blocks once had 16 bits.
@@ -316,23 +238,6 @@ def test_a_search_that_ends_early_says_so() -> None:
 
 
 # ---------------------------------------------------------------- invariance
-
-
-@pytest.mark.parametrize("kind", [otmd.WithReplacement, otmd.WithoutReplacement])
-def test_names_of_tokens_and_order_of_drafts_do_not_matter(kind: type) -> None:
-    for instance in INSTANCES[:100]:
-        if instance.draft_support < instance.num_drafts:
-            continue
-        order = np.random.default_rng(instance.seed).permutation(instance.vocab_size)
-        law = kind(instance.draft_probs, instance.num_drafts)
-        renamed = kind(instance.draft_probs[order], instance.num_drafts)
-        prepared = otmd.Optimal().prepare(instance.target_probs, law)
-        tokens = law.sample(rng=1)
-        given = prepared.conditional_law(tokens)
-        np.testing.assert_allclose(prepared.conditional_law(tokens[::-1]), given, atol=ROUNDING)
-        prepared = otmd.Optimal().prepare(instance.target_probs[order], renamed)
-        given_renamed = prepared.conditional_law(np.argsort(order)[tokens])
-        np.testing.assert_allclose(given_renamed, given[order], atol=1e-6, err_msg=str(instance))
 
 
 # ---------------------------------------------------------------- full size

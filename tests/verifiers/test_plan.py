@@ -31,7 +31,7 @@ def enumerated_rate(verifier: PlanVerifier, target, law) -> float:
 
 @pytest.mark.parametrize("form", ["compact", "full", "dual", "max_flow"])
 def test_the_output_is_the_target_and_the_rate_is_optimal(form):
-    for instance in instances(60, seed=51):
+    for instance in instances(20, seed=51):
         law = package_law(instance, instance.law)
         plan = solve_transport(instance.target_probs, law, form).plan
         verifier = PlanVerifier(plan)
@@ -46,7 +46,7 @@ def test_the_output_is_the_target_and_the_rate_is_optimal(form):
 @pytest.mark.parametrize("merge", [True, False])
 def test_a_plan_that_is_far_from_optimal_is_lossless_and_its_rate_exact(merge):
     rng = np.random.default_rng(0)
-    for instance in instances(60, seed=53):
+    for instance in instances(20, seed=53):
         law = package_law(instance, instance.law)
         problem = TransportProblem.of(instance.target_probs, law, merge)
         plan = TransportPlan(problem, rng.normal(scale=0.2, size=problem.num_arcs))
@@ -56,42 +56,3 @@ def test_a_plan_that_is_far_from_optimal_is_lossless_and_its_rate_exact(merge):
             assert np.abs(output - problem.target).max() < 1e-12, instance
             rate = verifier.acceptance_rate(instance.target_probs, law)
             assert abs(rate - enumerated_rate(verifier, instance.target_probs, law)) < 1e-12
-
-
-@pytest.mark.parametrize(
-    "law",
-    [
-        otmd.WithoutReplacement(Q, 2),
-        otmd.WithReplacement(Q, 3),
-        otmd.WithReplacement(P, 2),
-        otmd.WithReplacement([Q, Q], 2),
-        otmd.Independent([Q, Q]),
-    ],
-)
-def test_other_laws_are_refused(law):
-    verifier = PlanVerifier(solve_transport(P, LAW).plan)
-    assert not verifier.supports(law)
-    with pytest.raises(otmd.UnsupportedLaw, match="PlanVerifier does not serve"):
-        verifier.acceptance_rate(P, law)
-
-
-def test_the_same_law_made_anew_is_served():
-    top = otmd.TopThen(Q, 3, top=1)
-    verifier = PlanVerifier(solve_transport(P, top).plan)
-    assert verifier.supports(otmd.TopThen(Q * (1 + 1e-15), 3, top=1))
-    assert not verifier.supports(otmd.TopThen(Q, 3, top=2))
-    assert not verifier.supports(otmd.TopThen(Q, 3, top=1, rest=otmd.WithReplacement))
-
-
-def test_another_target_is_refused():
-    verifier = PlanVerifier(solve_transport(P, LAW).plan)
-    for ask in (verifier.acceptance_rate, verifier.output_distribution, verifier.prepare):
-        with pytest.raises(ValueError, match=r"target_probs: .* at total variation 0\.4"):
-            ask(Q, LAW)
-    assert verifier.acceptance_rate([P, P], LAW).shape == (2,)
-
-
-def test_only_plans_are_taken():
-    with pytest.raises(TypeError, match="plan: got float, expected a TransportPlan"):
-        PlanVerifier(0.5)
-    assert repr(PlanVerifier(solve_transport(P, LAW).plan)).startswith("PlanVerifier(Transport")

@@ -37,7 +37,7 @@ def _rejected(p: np.ndarray, q: np.ndarray, n: int) -> float:
     return 1.0 - float(judged(law, rrsw(p.tolist(), q.tolist()), p.size)[0])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_bounds_hold_the_exact_probability(seed: int) -> None:
     p, q, n = _instance(seed)
     rejected = _rejected(p, q, n)
@@ -79,7 +79,7 @@ def _logits_at_a_low_temperature() -> tuple[np.ndarray, np.ndarray, int]:
         ([0.008266313059408514, 0.9917336869402094, 3.8e-13], [1.5e-323, 1.5e-323, 1.0], 2),
         ([0.008266313059408514, 0.9917336869402094, 3.8e-13], [1.5e-323, 1.5e-323, 1.0], 3),
         _logits_at_a_low_temperature(),
-        *(_hardly_any_mass_left(seed) for seed in range(60)),
+        *(_hardly_any_mass_left(seed) for seed in range(12)),
     ],
 )
 def test_bounds_hold_where_hardly_any_draft_mass_is_left(p, q, n: int) -> None:
@@ -91,10 +91,10 @@ def test_bounds_hold_where_hardly_any_draft_mass_is_left(p, q, n: int) -> None:
     assert high - low <= 1e-6
 
 
-@pytest.mark.parametrize("size", [5, 60, 2500])
+@pytest.mark.parametrize("size", [5, 2500])
 @pytest.mark.parametrize("widest", [1.0, 0.01, 0.0])
 def test_classes_and_the_curve_against_sums_over_all_tokens(size: int, widest: float) -> None:
-    for seed in range(6):
+    for seed in range(2):
         rng = np.random.default_rng([size, seed])
         p = rng.dirichlet(np.ones(size))
         q = rng.dirichlet(np.full(size, 0.4))
@@ -124,24 +124,14 @@ def test_classes_and_the_curve_against_sums_over_all_tokens(size: int, widest: f
 @pytest.mark.parametrize("n", [3, 4])
 def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
     rng = np.random.default_rng(n)
-    logits = 2.5 * rng.standard_normal(50_000)
+    logits = 2.5 * rng.standard_normal(20_000)
     q = otmd.probs_from_logits(logits)
-    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(50_000))
+    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(20_000))
     drafts = otmd.WithoutReplacement(q, n)
     wide = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-2)
     tight = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-4)
     assert tight[1] - tight[0] <= 1e-4
     assert wide[0] - ROUNDING <= tight[0] <= tight[1] <= wide[1] + ROUNDING
-
-
-def test_what_work_cannot_reach_is_said() -> None:
-    rng = np.random.default_rng(0)
-    logits = 4.0 * rng.standard_normal(5_000)
-    q = otmd.probs_from_logits(logits)
-    p = otmd.probs_from_logits(logits + 1.5 * rng.standard_normal(5_000))
-    drafts = otmd.WithoutReplacement(q, 8)
-    low, high = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-12)
-    assert 1e-12 < high - low < 0.05
 
 
 def test_ties_end_the_search_at_any_tolerance() -> None:

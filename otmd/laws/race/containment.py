@@ -71,7 +71,7 @@ class ExponentialRace:
     def containment(self, subset: BoolArray, num_drafts: int) -> float:
         """The containment g of a subset (V,) for this number of drafts."""
         if num_drafts == 1:
-            return float(sum_where(self.draft, subset))
+            return min(float(sum_where(self.draft, subset)), 1.0)
         tokens = np.flatnonzero(subset).astype(np.int32)
         if np.count_nonzero(self.draft[tokens]) < num_drafts:
             return 0.0

@@ -7,7 +7,6 @@ import race_twins
 from otmd.curve.blocks import NUM_GROUPS, fill_groups
 from otmd.laws.race.containment import (
     POWER,
-    ExponentialRace,
     RaceScale,
     _sum_groups,
     _sum_tokens,
@@ -15,7 +14,7 @@ from otmd.laws.race.containment import (
 )
 from otmd.laws.race.quadrature import POWERS as MOST_POWERS
 
-SIZES = [1, 7, 1024, 2500]
+SIZES = [7, 2500]
 END, UNIT, POWERS = 30.0, 2.0**256, 13
 HEAVIEST = 0.1 / END
 
@@ -76,23 +75,10 @@ def test_sums_of_tokens_in_blocks(size: int, powers: int) -> None:
     assert_sums(sums, wanted, size)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_subset_is_contained_as_its_sums_say(size: int) -> None:
-    """For two drafts, g(H) = 1 − q(V∖H)(1 + Σ_H q/(1 − q))."""
-    _, q = position(size)
-    race = ExponentialRace(q, 2)
-    for part in (0.0, 0.5, 1.0):
-        subset = np.random.default_rng(0).random(q.size) < part
-        rows = naive_sums(np.zeros(q.size), q, 0)[subset].sum(axis=0)
-        wanted = 1.0 - q[~subset].sum() * (1.0 + rows[2])
-        enough = np.count_nonzero(q[subset]) > 1
-        assert race.containment(subset, 2) == pytest.approx(max(wanted, 0.0) * enough, abs=1e-13)
-
-
 def test_power_sums_are_sums_of_powers() -> None:
     """Power sums agree with plain sums at sizes around the kernel's parts, up to terms that it leaves out."""
     rng = np.random.default_rng(0)
-    for size in (0, 1, 1023, 1024, 2500):
+    for size in (0, 1, 1024, 2500):
         rates = 10.0 ** rng.uniform(-12, -1, size)
         wanted = [0.0] + [float((rates**r).sum()) for r in range(1, MOST_POWERS)]
         found = power_sums(rates, None, MOST_POWERS)

@@ -1,7 +1,5 @@
 """Arrivals among growing sets against products of factors, and g of blocks against g of their tokens."""
 
-from time import process_time
-
 import numpy as np
 import pytest
 from race_twins import counts_of_arrivals
@@ -17,8 +15,8 @@ def few_heavy(size: int, seed: int) -> np.ndarray:
     return np.where(rates < 1e-9, 0.0, rates)
 
 
-@pytest.mark.parametrize("num_drafts", [3, 4, 8])
-@pytest.mark.parametrize("size", [9, 40, 400])
+@pytest.mark.parametrize("num_drafts", [3, 8])
+@pytest.mark.parametrize("size", [9, 400])
 def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
     rates = few_heavy(size, seed=size + num_drafts)
     race = PrefixArrivals(rates, num_drafts)
@@ -39,12 +37,6 @@ def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
         assert found[:, b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())
 
 
-def test_small_rates_are_all_there_is_at_a_large_vocabulary() -> None:
-    race = PrefixArrivals(np.full(20_000, 1 / 20_000), 4)
-    assert race.heavy.size == 0
-    assert race.end / 20_000 < 1e-2
-
-
 @pytest.mark.parametrize("num_drafts", [2, 3, 8])
 @pytest.mark.parametrize("size", [9, 400])
 def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
@@ -60,38 +52,6 @@ def test_contained_in_the_first_blocks(size: int, num_drafts: int) -> None:
         assert found[:, k] == pytest.approx(wanted, abs=1e-13)
 
 
-@pytest.mark.parametrize("concentration", [0.05, 1.0])
-def test_many_drafts(concentration: float) -> None:
-    """P(N < n) at each time as a product of factors, one token after another."""
-    rng, n = np.random.default_rng(6), 100
-    q = rng.dirichlet(np.full(300, concentration))
-    subset = rng.random(300) < 0.98
-    log_times = np.arange(-4.0, 90.0, 0.04)
-    times, counts = np.exp(log_times), np.zeros((n, log_times.size))
-    counts[0] = 1.0
-    for rate in q[subset]:
-        arrived = -np.expm1(-rate * times)
-        counts[1:] = counts[1:] * (1.0 - arrived) + counts[:-1] * arrived
-        counts[0] *= 1.0 - arrived
-    outside = q[~subset].sum()
-    density = outside * times * np.exp(-outside * times)
-    expected = 0.04 * float(density @ (1.0 - counts.sum(axis=0)))
-    assert 1e-3 < expected < 0.999
-    found = otmd.WithoutReplacement(q, n).containment(subset)
-    assert found == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_a_thousand_drafts_of_a_large_vocabulary_take_a_second() -> None:
-    p, q = np.random.default_rng(0).dirichlet(np.ones(5000), size=2)
-    for n in (1020, 2000):
-        # The first of them may wait for the compiler.
-        begun = process_time()
-        best = otmd.optimal_acceptance(p, otmd.TopThen(q, n, top=1000))
-    assert process_time() - begun < 8.0
-    assert best.rate == pytest.approx(0.9999595053254318, abs=1e-12)
-
-
 def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
     """A race with tokens without mass may end so late that its end times the unit would be infinite."""
     law = otmd.WithoutReplacement([0.0, 1.6e-238, 1.4e-319, 1.0], 3)
@@ -100,7 +60,7 @@ def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
         assert law.containment(np.array([True, True, False, True])) == 0.0
 
 
-@pytest.mark.parametrize("n", [100, 1000, 2000])
+@pytest.mark.parametrize("n", [100, 2000])
 def test_a_large_number_of_even_drafts_is_a_hypergeometric_draw(n: int) -> None:
     """The count of arrivals passes n within a small part of its time, which the rule must resolve."""
     law = otmd.WithoutReplacement(np.full(5000, 1 / 5000), n)

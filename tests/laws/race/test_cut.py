@@ -7,7 +7,7 @@ from strategies import instances
 import otmd
 from otmd.laws.race.containment import ExponentialRace, RaceCurve
 from otmd.laws.race.quadrature import latest_win, win_times
-from otmd.optimum.acceptance import best_prefix, optimal_rates
+from otmd.optimum.acceptance import best_prefix
 
 
 def cut_of(target: np.ndarray, draft: np.ndarray, n: int) -> tuple[np.ndarray, float]:
@@ -50,8 +50,8 @@ def pair(size: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
 
 
-@pytest.mark.parametrize("num_drafts", [2, 3, 4, 8])
-@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("num_drafts", [2, 4])
+@pytest.mark.parametrize("noise", [0.1, 4.0])
 def test_as_a_scan_of_every_prefix(noise: float, num_drafts: int) -> None:
     target, draft = pair(6_000, noise, seed=num_drafts)
     law = otmd.WithoutReplacement(draft, num_drafts)
@@ -64,7 +64,7 @@ def test_as_a_scan_of_every_prefix(noise: float, num_drafts: int) -> None:
 
 def test_hostile_instances() -> None:
     compared = 0
-    for instance in instances(300, seed=23):
+    for instance in instances(100, seed=23):
         target, draft = np.array(instance.p, float), np.array(instance.q, float)
         if instance.num_drafts < 2 or np.count_nonzero(draft) < instance.num_drafts:
             continue
@@ -74,7 +74,7 @@ def test_hostile_instances() -> None:
         assert rate == pytest.approx(expected, abs=1e-12), instance
         np.testing.assert_array_equal(subset, expected_subset)
         compared += 1
-    assert compared > 150
+    assert compared > 50
 
 
 def test_tied_ratios_stay_together() -> None:
@@ -91,15 +91,7 @@ def test_tied_ratios_stay_together() -> None:
     assert tuple(subset) in values
 
 
-def test_a_target_of_less_than_all_mass() -> None:
-    target, draft = pair(500, 1.0, seed=1)
-    law = otmd.WithoutReplacement(draft, 3)
-    subset, rate = cut_of(0.7 * target, law.draft_probs, law.num_drafts)
-    assert rate == pytest.approx(scanned(0.7 * target, law)[1], abs=1e-12)
-    assert subset.any()
-
-
-@pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("noise", [0.1, 4.0])
 def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
     target, draft = pair(6_000, noise, seed=5)
     race = ExponentialRace(draft, 5)
@@ -109,13 +101,3 @@ def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
         assert 1.0 + cut.value == pytest.approx(cut_of(target, draft, n)[1], abs=1e-12)
         own = race.containment(curve.subset(cut.end), n)
         assert own == pytest.approx(law.containment(curve.subset(cut.end)), abs=1e-12)
-
-
-@pytest.mark.parametrize("kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy])
-@pytest.mark.parametrize("counts", [(1,), (3,), (1, 2, 3, 4), (2, 4)])
-def test_rates_of_a_family(kind: type, counts: tuple[int, ...]) -> None:
-    target, draft = pair(3_000, 1.0, seed=6)
-    laws = [kind(draft, n) for n in counts]
-    wanted = [otmd.optimal_acceptance(target, law).rate for law in laws]
-    found = optimal_rates(target, laws[-1], counts).rate
-    assert found.tolist() == pytest.approx(wanted, abs=1e-12)

@@ -9,13 +9,12 @@ import pytest
 import reference
 from strategies import unit
 
-import otmd
 from otmd.laws.race.inclusion import RaceInclusion, add_heavy
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_every_tuple_in_fractions(n: int) -> None:
-    for seed in range(20):
+    for seed in range(6):
         rng = np.random.default_rng([67, n, seed])
         q = unit(10.0 ** rng.uniform(-1.0 - 7.0 * (seed % 3), 0.0, 7))
         exact = [Fraction(mass) / sum(map(Fraction, q.tolist())) for mass in q.tolist()]
@@ -24,24 +23,11 @@ def test_every_tuple_in_fractions(n: int) -> None:
         np.testing.assert_allclose(RaceInclusion(2.0**256 * q, n).probs(n), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("V", [20, 700, 3000])
+@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("V", [20, 3000])
 def test_equal_tokens_are_drafted_equally(n: int, V: int) -> None:
     """Each of V equal tokens is drafted with probability n/V: all heavy, near the limit, or all slow."""
     np.testing.assert_allclose(RaceInclusion(np.ones(V), n).probs(n), n / V, rtol=1e-12)
-
-
-@pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_slow_tokens_beside_heavy_ones(n: int) -> None:
-    """Equal slow tokens beside heavy ones are drafted equally, and n tokens are drafted on average."""
-    slow, fast = np.full(2000, 1e-4), np.array([5.0, 3.0, 1.0, 0.5])
-    found = RaceInclusion(np.append(fast, slow), n).probs(n)
-    assert found.sum() == pytest.approx(n, rel=1e-12)
-    assert np.ptp(found[4:]) < 1e-15
-    # If each slow token is halved, its halves race as it did, but both may win: a second-order difference.
-    finer = RaceInclusion(np.append(fast, np.full(4000, 5e-5)), n).probs(n)
-    np.testing.assert_allclose(finer[:4], found[:4], rtol=1e-3)
-    np.testing.assert_allclose(2.0 * finer[4:6], found[4:6], rtol=1e-3)
 
 
 def test_two_drafts_have_a_closed_form() -> None:
@@ -52,23 +38,8 @@ def test_two_drafts_have_a_closed_form() -> None:
     np.testing.assert_allclose(RaceInclusion(q, 2).probs(2), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("V", [5, 700, 3000])
-def test_hits_of_every_number_of_drafts(V: int) -> None:
-    """One race serves every number of drafts, up to the number of tokens."""
-    rng = np.random.default_rng(V)
-    p, q = unit(10.0 ** rng.uniform(-3, 0, V)), unit(10.0 ** rng.uniform(-6, 0, V))
-    q[0] = 0.0
-    q = unit(q)
-    law = otmd.WithoutReplacement(q, 4)
-    laws = [law.with_num_drafts(n) for n in range(1, 5)]
-    bounds = np.transpose(otmd.TargetOnly().family_bounds(p, law, [1, 2, 3, 4], 1e-4))
-    hits = law.hit_rates(p, [1, 2, 3, 4])
-    for (low, high), hit, own in zip(bounds, hits, laws, strict=True):
-        assert low == high == hit == pytest.approx(float(p @ own.inclusion_probs()), abs=1e-13)
-
-
-@pytest.mark.parametrize("num_drafts", [2, 3, 5])
-@pytest.mark.parametrize("num_heavy", [0, 1, 2, 7])
+@pytest.mark.parametrize("num_drafts", [2, 5])
+@pytest.mark.parametrize("num_heavy", [0, 7])
 def test_heavy_tokens_are_missed_by_counts_of_the_others(num_heavy: int, num_drafts: int) -> None:
     rng = np.random.default_rng([89, num_heavy, num_drafts])
     present, slow = rng.random((num_heavy, 70)), rng.random((5, 70))

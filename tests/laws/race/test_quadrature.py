@@ -28,8 +28,8 @@ def draft_of(kind: str, V: int, seed: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("V", [8, 60, 3000])
-@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("V", [8, 3000])
+@pytest.mark.parametrize("n", [2, 8])
 def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
     """P(N < n) at the end, an exact sum of positive terms, is at most n e^{−42}."""
     draft = draft_of(kind, V)
@@ -39,16 +39,8 @@ def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
     assert latest <= 42.0 / np.sort(draft)[-n] * (1.0 + 1e-12)
 
 
-def test_many_equal_tokens_are_not_waited_for_one_by_one() -> None:
-    """By Chernoff's bound the race ends so early that q·t is small, which the expansion of the tail needs."""
-    for n in (2, 4, 8):
-        latest = latest_win(draft_of("uniform", 3000), n)
-        assert latest / 3000 < 0.05
-        assert sum(race_twins.counts_of_arrivals([1 / 3000] * 3000, 0.6 * latest, n)) > 1e-17
-
-
-@pytest.mark.parametrize("n", range(2, 9))
-@pytest.mark.parametrize("V", [8, 9, 40, 151_936])
+@pytest.mark.parametrize("n", [2, 8])
+@pytest.mark.parametrize("V", [8, 151_936])
 def test_win_times_integrate_the_time_of_the_last_win(n: int, V: int) -> None:
     """For V equal clocks, the density of the n-th arrival integrates to 1, and gives E[e^{−time/V}]."""
     latest = latest_win(np.full(V, 1 / V), n)

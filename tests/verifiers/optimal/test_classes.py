@@ -17,12 +17,11 @@ from otmd.verifiers.optimal.choice_plan import (
     CutCurve,
     choose_nodes,
     cut_curve,
-    locate,
     split_masses,
 )
 
 ROUNDING = 1e-12
-TOLERANCES = (1e-10, 1e-6, 1e-3, 0.3)
+TOLERANCES = (1e-10, 1e-3)
 Pair = tuple[Array, Array, int]
 
 
@@ -37,8 +36,8 @@ def language_pair(V: int, seed: int) -> Pair:
 
 
 PAIRS: list[Pair] = [
-    *((np.array(x.p), np.array(x.q), x.num_drafts) for x in instances(100, seed=91)),
-    *(language_pair(V, seed) for V in (40, 150, 600, 5000) for seed in range(25)),
+    *((np.array(x.p), np.array(x.q), x.num_drafts) for x in instances(50, seed=91)),
+    *(language_pair(V, seed) for V in (40, 600, 5000) for seed in range(8)),
 ]
 
 
@@ -85,7 +84,7 @@ def test_no_cut_of_classes_is_better_than_the_best_of_tokens(tol: float) -> None
 
 def test_masses_are_split_as_every_token_is() -> None:
     rng = np.random.default_rng(5)
-    for number, pair in enumerate(PAIRS[:150]):
+    for number, pair in enumerate(PAIRS):
         curve, ratio = curve_of(pair)
         size, q = curve.cut, pair[1]
         first, last = (0, size) if number % 2 else (size, curve.single.size)
@@ -100,19 +99,7 @@ def test_masses_are_split_as_every_token_is() -> None:
         np.testing.assert_allclose(mass, np.array(expected), atol=1e-14, err_msg=str(number))
 
 
-def test_a_location_is_the_split_of_one_token() -> None:
-    nodes = np.array([0.5, 1.0, 1.5, 4.0])
-    ratio = np.array([0.5, 0.6, 1.0, 1.25, 3.9, 4.0, 9.0, np.inf])
-    lower, share = locate(nodes, ratio)
-    for value, g, part in zip(ratio, lower, share, strict=True):
-        expected = choice_twins.split_mass([1.0], [min(value, 1e300)], nodes.tolist(), 0.0, np.inf)
-        split = np.zeros(5)
-        split[g], split[g + 1] = part, 1.0 - part
-        np.testing.assert_allclose(split[:4], np.array(expected), atol=1e-15)
-        assert split[4] == 0
-
-
-@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize("n", [2, 8])
 def test_a_vocabulary_needs_few_classes(n: int) -> None:
     rng = np.random.default_rng(n)
     logits = 2.5 * rng.standard_normal(151_936)
@@ -123,10 +110,10 @@ def test_a_vocabulary_needs_few_classes(n: int) -> None:
     assert max(nodes.size for nodes, *_ in coarse) <= 8
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-9, 0.3, 0.99])
+@pytest.mark.parametrize("scale", [0.0, 0.3])
 def test_a_target_that_sums_to_less(scale: float) -> None:
     """No draft is accepted for the rest of the target: the bound is 1 + min p(H) - q(H)^n with this p."""
-    for instance in instances(60, seed=92):
+    for instance in instances(30, seed=92):
         p, q, n = scale * np.array(instance.p), np.array(instance.q), instance.num_drafts
         plan = plan_independent(p, Slots.single(q, n), 1e-10)
         value, _ = reference.smallest_best_cut(p.tolist(), q.tolist(), n)

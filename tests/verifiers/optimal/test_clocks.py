@@ -29,11 +29,11 @@ def rates_and_coupling(
 
 @pytest.mark.parametrize("rejects", [False, True])
 @pytest.mark.parametrize("spread", [0.0, 4.0, 40.0])
-@pytest.mark.parametrize("copies", [(1,), (2,), (4,), (1, 1, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("copies", [(1,), (4,), (2, 1)])
 def test_rates_and_their_slopes(copies: tuple[int, ...], spread: float, rejects: bool) -> None:
     """Rates against sums over every tuple of classes, and coupling against finite differences of rates."""
     slots = np.repeat(np.arange(len(copies)), copies)
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng([19, seed])
         sizes = rng.integers(1, 4, len(copies))
         curve = np.repeat(np.arange(len(copies)), sizes)
@@ -76,7 +76,7 @@ def test_the_twin_in_fractions() -> None:
 @pytest.mark.parametrize("rejection", [0.0, 0.2, 30.0])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_fill_choice_probs_are_those_of_every_class(rejection: float, count: int) -> None:
-    for seed in range(30):
+    for seed in range(8):
         rng = np.random.default_rng([count, seed])
         weights = np.exp(rng.uniform(-12.0, 0.0, 5))
         classes, shares = rng.integers(0, 4, count), rng.random(count)
@@ -91,7 +91,7 @@ def test_fill_choice_probs_are_those_of_every_class(rejection: float, count: int
         np.testing.assert_allclose(out, np.array(expected), atol=ROUNDING)
 
 
-@pytest.mark.parametrize("ratio", [1.0, 1e3, 1e12, 1e30])
+@pytest.mark.parametrize("ratio", [1.0, 1e30])
 def test_the_quadrature_integrates_exponentials(ratio: float) -> None:
     slowest = 3e-5
     times, steps = clock_quadrature(slowest, slowest * ratio)

@@ -11,11 +11,10 @@ from strategies import Array, instances, package_law, unit
 
 import otmd
 from otmd.laws import Slots
-from otmd.optimum.independent_cut import independent_cut
 from otmd.verifiers.optimal.overlap_plan import OverlapPlan, _choice_rates, plan_overlapping
 
 ROUNDING = 1e-12
-INSTANCES = instances(150, seed=67)
+INSTANCES = instances(50, seed=67)
 
 
 def output_of(plan: OverlapPlan, slots: Slots) -> tuple[Array, float]:
@@ -35,7 +34,7 @@ def deviation(plan: OverlapPlan, slots: Slots) -> float:
     return np.abs(output_of(plan, slots)[0] - plan.target).max()
 
 
-@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
+@pytest.mark.parametrize("tol", [1e-10, 0.3])
 def test_random_and_hostile_instances(tol: float) -> None:
     for instance in INSTANCES:
         law = package_law(instance, "independent")
@@ -69,7 +68,7 @@ def test_more_than_the_preference_rule() -> None:
 
 
 def test_mixtures_of_the_drafters_and_ties() -> None:
-    for seed in range(4):
+    for seed in range(2):
         _, *rows = drafters(4, 3, seed=seed)
         for weights in ([0.5, 0.5, 0.0], [0.8, 0.1, 0.1], [0.0, 0.0, 1.0]):
             for law in (otmd.Independent(rows), otmd.Independent([rows[0], *rows])):
@@ -79,15 +78,6 @@ def test_mixtures_of_the_drafters_and_ties() -> None:
                 plan = plan_overlapping(target, slots, 1e-10)
                 assert plan.bound - plan.rate <= 1e-9
                 assert deviation(plan, slots) <= ROUNDING
-
-
-def test_part_of_a_target() -> None:
-    """A target that sums to .6: a draft is accepted for its own mass alone."""
-    target, *rows = drafters(6, 2)
-    slots = Slots.overlapping(np.array(rows))
-    plan = plan_overlapping(0.6 * target, slots, 1e-10)
-    assert plan.rate == pytest.approx(1.0 + independent_cut(0.6 * target, slots)[1], abs=1e-9)
-    assert deviation(plan, slots) <= ROUNDING
 
 
 def test_what_would_be_lossy() -> None:
@@ -110,7 +100,7 @@ def test_what_would_be_lossy() -> None:
 def test_rates_and_their_slopes(copies: tuple[int, ...], rejects: bool) -> None:
     """Rates against sums over every tuple of classes, and coupling against finite differences of rates."""
     rows = np.repeat(np.arange(len(copies)), copies)
-    for seed in range(4):
+    for seed in range(2):
         rng = np.random.default_rng([73, seed])
         masses = rng.dirichlet(np.ones(4), len(copies))
         drafts = masses[:, :3]

@@ -58,14 +58,14 @@ def mixed_tokens(plan: ChoicePlan) -> int:
     return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
 
 
-@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
+@pytest.mark.parametrize("tol", [1e-10, 0.3])
 @pytest.mark.parametrize(("V", "n", "threshold"), [(90, 2, 1.0), (60, 3, 2.5)])
 def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_plan, "HEAVY", threshold)
     monkeypatch.setattr(race_plan, "HEAVY_PAIR", 0.03)
-    for seed in range(3 if n == 2 else 1):
+    for seed in range(1):
         rng = np.random.default_rng([V, n, seed])
         law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
         target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
@@ -76,11 +76,11 @@ def test_a_vocabulary_that_is_all_tail(
         assert -1e-12 <= gap <= max(tol, 1e-6), seed
 
 
-@pytest.mark.parametrize("tol", [1e-10, 1e-3, 0.3])
-@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("tol", [1e-10, 0.3])
+@pytest.mark.parametrize("n", [2, 4])
 def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
     mixed = 0
-    for seed in range(6):
+    for seed in range(3):
         rng = np.random.default_rng([53, n, seed])
         draft = unit(np.append(rng.uniform(0.5, 1.0, 5), 10.0 ** rng.uniform(-7.0, -3.3, 5)))
         target = unit(draft * np.exp(1.5 * rng.standard_normal(10)))
@@ -90,10 +90,10 @@ def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
         assert_lossless(verifier, plan, law)
         gap = plan.bound - plan.rate
         assert -1e-12 <= gap <= max(tol, 1e-9), seed
-    assert mixed >= 12
+    assert mixed >= 5
 
 
-@pytest.mark.parametrize("seed", [2, 36, 60, 73])
+@pytest.mark.parametrize("seed", [2, 60])
 def test_many_tokens_with_the_same_ratio(seed: int) -> None:
     """Tokens between two classes of equal weights move on; the class of the highest ratio holds some."""
     rng = np.random.default_rng(seed)
@@ -105,8 +105,8 @@ def test_many_tokens_with_the_same_ratio(seed: int) -> None:
     assert -1e-12 <= proof.gap <= 1e-9
 
 
-@pytest.mark.parametrize("V", [300, 20_000])
-@pytest.mark.parametrize("spread", [0.02, 0.3, 3.0])
+@pytest.mark.parametrize("V", [300, 8_000])
+@pytest.mark.parametrize("spread", [0.02, 3.0])
 def test_pairs_from_tails_of_any_shape(V: int, spread: float) -> None:
     """Tails of nearly equal tokens, power laws, a few large ones and all sizes; p is close to q or far."""
     ranks, rng = np.arange(1.0, V + 1.0), np.random.default_rng([71, V])
@@ -151,9 +151,7 @@ def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     return total
 
 
-@pytest.mark.parametrize(
-    "kind", ["peaked", "flat", "almost equal", "ties", "far apart", "partly drafted"]
-)
+@pytest.mark.parametrize("kind", ["peaked", "almost equal", "ties", "partly drafted"])
 def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     """Each token is accepted exactly as often as the plan says, on which its thinning relies."""
     target, draft = many_tokens(kind)

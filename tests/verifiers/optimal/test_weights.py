@@ -28,7 +28,7 @@ def proportional(masses: Array, never: float) -> Callable[[Array], tuple[Array, 
 
 
 @pytest.mark.parametrize("capped", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_weights_are_found_that_have_these_rates(capped: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, never = int(rng.integers(2, 6)), float(rng.choice([0.0, 0.4]))
@@ -37,15 +37,6 @@ def test_weights_are_found_that_have_these_rates(capped: bool, seed: int) -> Non
     targets, _ = evaluate(np.sort(rng.uniform(-6.0, 0.0, size)))
     log_weights, _ = balance(evaluate, targets, capped, 1e-12)
     np.testing.assert_allclose(evaluate(log_weights)[0], targets, atol=1e-11)
-
-
-def test_where_some_must_fall_short_no_class_is_chosen_too_often() -> None:
-    """With equal weights, the first class would be chosen twice as often as it should be."""
-    masses, targets = np.array([0.25, 0.25, 0.5]), np.array([0.125, 0.375, 0.75])
-    evaluate = proportional(masses, 0.0)
-    rates = balance(evaluate, targets, True, 1e-12)[1]
-    assert (rates <= targets + 1e-12).all()
-    assert rates.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 # Classes outside H* at a position of a real pair, at temperature 0.7: two of them have nearly all mass, and
@@ -81,7 +72,7 @@ def test_weights_that_lie_far_apart_are_found() -> None:
 
 
 @pytest.mark.parametrize("capped", [True, False])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_newtons_step(seed: int, capped: bool) -> None:
     """Newton's step solves the system of the Laplacian of the free classes' couplings."""
     rng = np.random.default_rng([73, seed])
@@ -104,18 +95,7 @@ def test_newtons_step(seed: int, capped: bool) -> None:
     assert longest == np.abs(step).max()
 
 
-def test_a_long_step_in_one_direction_is_not_short_in_the_others() -> None:
-    """Classes 0 and 1 compete with each other, and hardly with class 2."""
-    coupling = np.array([[0.0, 1.0, 1e-9], [1.0, 0.0, 1e-9], [1e-9, 1e-9, 0.0]])
-    wrong, targets, step = np.array([1e-3, -1e-3 - 1e-6, 1e-6]), np.full(3, 1 / 3), np.empty(3)
-    search = np.ones(3, dtype=bool), 2, False, np.full(3, 1e-15)
-    longest = newton_step(np.zeros(3), wrong, coupling, targets, *search, 1e-6, step)
-    assert step[2] == 0
-    assert 0.0 < longest <= 3.0
-    assert step[1] - step[0] == pytest.approx(1e-3, rel=1e-2)
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 40])
+@pytest.mark.parametrize("size", [1, 40])
 def test_positive_definite_systems(size: int) -> None:
     rng = np.random.default_rng(size)
     root, vector = rng.standard_normal((size, size + 2)), rng.standard_normal(size)
