@@ -29,8 +29,9 @@ _WORTH_A_THREAD = 100_000
 # The parts of the work for each thread: several, so that a quick thread takes parts from a slow one.
 _PARTS = 4
 
-# A kernel that returns an array calls this function. As Python code it would handle the signals that came while
-# the kernel ran, and an error there, such as Ctrl-C's, ends the process. A cache answers without Python code.
+# A kernel that returns an array calls this function. As Python code it would handle the signals that came
+# while the kernel ran, and an error there, such as Ctrl-C's, ends the process. A cache answers without Python
+# code.
 serialize._numba_unpickle = cache(serialize._numba_unpickle)
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}

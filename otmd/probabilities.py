@@ -113,7 +113,7 @@ def validate_probs(name: str, value: ArrayLike, copy: bool = True) -> FloatArray
 
 @kernel(fastmath=REASSOCIATE)
 def _sum_part(values, copy):
-    """The sum of some numbers, NaN where one is negative, and how many are above 1; they are copied as well."""
+    """Sum of some numbers, NaN where one is negative, and how many are above 1; copies them as well."""
     total = 0.0
     negative = 0
     above = 0
