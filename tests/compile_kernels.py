@@ -1,6 +1,6 @@
-"""Compile the kernels of half of the laws, so that no test waits for the compiler: ``compile_kernels.py 0`` or ``1``.
+"""Compile the kernels of one half of the laws, by its number 0 or 1, and keep them on disk.
 
-They are kept on disk. tests/conftest.py runs both halves side by side before the workers of pytest-xdist start.
+tests/conftest.py runs both halves side by side before the workers of pytest-xdist start.
 """
 
 from __future__ import annotations

@@ -30,5 +30,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         return
     script = Path(__file__).parent / "compile_kernels.py"
     halves = [subprocess.Popen([sys.executable, script, str(half)]) for half in (0, 1)]
-    if any([half.wait() for half in halves]):
+    failed = [half.wait() for half in halves]
+    if any(failed):
         pytest.exit(f"{script.name} failed", returncode=1)
