@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import numba
+import pytest
 from hypothesis import HealthCheck, settings
 
 # For torch, which reads it when it is imported: on small matrices its threads wait for each other far longer
@@ -19,3 +22,14 @@ settings.register_profile(
     "otmd", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("otmd")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the kernels once, on two processors, before the workers of pytest-xdist start."""
+    if not getattr(session.config.option, "numprocesses", None) or numba.config.DISABLE_JIT:
+        return
+    script = Path(__file__).parent / "compile_kernels.py"
+    halves = [subprocess.Popen([sys.executable, script, str(half)]) for half in (0, 1)]
+    failed = [half.wait() for half in halves]
+    if any(failed):
+        pytest.exit(f"{script.name} failed", returncode=1)

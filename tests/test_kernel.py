@@ -1,7 +1,11 @@
 """Kernels: plain Python for small inputs, compiled for large ones, with the same result."""
 
+import os
+import signal
+import subprocess
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from otmd.curve import _kernels
 from otmd.curve.blocks import fill_groups
 from otmd.kernel import every_kernel_compiled, in_threads, input_size, kernel
 from otmd.probabilities import _sum_rows
+from otmd.verifiers import verifiers_serving
 
 _LIMIT = 64
 
@@ -43,7 +48,7 @@ def test_the_size_of_the_input_decides_whatever_ran_before(double):
     assert otmd.kernel._size((large, (large, 1.0))) == 2 * large.size
 
 
-@pytest.mark.parametrize("vocab_size", [4, 30, 400])
+@pytest.mark.parametrize("vocab_size", [4, 400])
 def test_the_same_call_gives_the_same_bits_whatever_ran_before(vocab_size):
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(vocab_size), 2)
@@ -59,8 +64,7 @@ def test_the_same_call_gives_the_same_bits_whatever_ran_before(vocab_size):
     before = answers()
     with every_kernel_compiled():
         answers()
-    for _ in range(40):
-        otmd.optimal_acceptance(p[::-1], laws[0])
+    otmd.optimal_acceptance(p[::-1], laws[0])
     assert answers() == before
 
 
@@ -86,7 +90,7 @@ def test_kernels_that_get_a_few_classes_of_a_large_vocabulary_are_told_its_size(
     law.containment(np.arange(100) < 50)
     law.inclusion_probs()
     otmd.optimal_acceptance(p, law)
-    for verifier in otmd.verifiers.verifiers_serving(law):
+    for verifier in verifiers_serving(law):
         otmd.acceptance_bounds(verifier, p, law)
         verifier.prepare(p, law)
     assert not plain
@@ -131,7 +135,7 @@ def test_plain_and_compiled_kernels_agree():
         found = function._run_plain((*inputs, *filled[0]))
         with every_kernel_compiled():
             again = function(*inputs, *filled[1])
-        filled = [[*filled[0], found or 0.0], [*filled[1], again or 0.0]]
+        filled = [[*filled[0], *np.ravel(found or 0.0)], [*filled[1], *np.ravel(again or 0.0)]]
         for one, other in zip(*filled, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=str(function))
 
@@ -145,3 +149,53 @@ def test_waiting_is_explained_once_on_a_terminal(terminal, double, monkeypatch, 
         with otmd.kernel._waiting_is_explained():
             threading.Event().wait(0.05)
     assert capsys.readouterr().err.count("compiling kernels") == terminal
+
+
+@pytest.fixture
+def alarm(monkeypatch):
+    """A signal after some milliseconds, whose handler raises as that of Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_interrupt_in_a_kernel_is_an_interrupt(alarm):
+    target, draft = np.random.default_rng(0).dirichlet(np.ones(200_000), 2)
+    law = otmd.WithReplacement(draft, 4)
+    otmd.optimal_acceptance(target, law)
+    for seconds in np.linspace(1e-3, 1e-2, 40):
+        alarm(float(seconds))
+        with pytest.raises(KeyboardInterrupt):
+            _ = [otmd.optimal_acceptance(target, law) for _ in range(10_000)]
+
+
+def test_an_interrupt_while_results_are_boxed_is_an_interrupt(double, monkeypatch):
+    doubled, _ = double
+
+    def boxed(values):
+        error = SystemError("returned a result with an exception set")
+        error.__cause__ = SystemError("once more")
+        error.__cause__.__cause__ = KeyboardInterrupt()
+        raise error
+
+    monkeypatch.setattr(doubled, "_compiled", boxed)
+    with pytest.raises(KeyboardInterrupt):
+        doubled(np.ones(1000))
+
+
+BITS = """
+import sys, numpy as np
+from otmd.laws.race.containment import power_sums
+rates, weights = np.random.default_rng(0).random((2, 5000)) / 20
+print([x.hex() for w in (None, weights)[:int(sys.argv[1])] for x in power_sums(rates, w, 12)][-12:])
+print([x.hex() for x in power_sums(rates, weights, 12)])
+"""
+
+
+@pytest.mark.slow
+def test_the_process_that_compiles_gets_the_bits_of_later_ones(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    run = partial(subprocess.run, env=environment, check=True, capture_output=True, text=True)
+    said = [run([sys.executable, "-c", BITS, count]).stdout for count in ("2", "2", "0")]
+    assert len({text.splitlines()[-1] for text in said}) == 1

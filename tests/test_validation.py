@@ -7,12 +7,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import reference
+from conformance import VARIANTS
 from hypothesis import given
 from hypothesis import strategies as st
 
 import otmd
 import otmd.kernel
+from otmd import trees
 from otmd.probabilities import ORDERS
+from otmd.verifiers import verifiers_serving
 
 P = np.array([0.5, 0.3, 0.2])
 
@@ -119,3 +122,66 @@ def test_logits_become_probabilities_as_by_hand(
     assert any(np.allclose(probs, by_hand, rtol=0, atol=1e-12) for by_hand in nudged)
     by_object = otmd.Processing(**options, order=order)(np.array(logits))
     np.testing.assert_array_equal(by_object, probs)
+
+
+LITTLE_ABOVE = [1 + 2.3e-16, 0.0]
+
+
+def test_no_probability_is_above_one_by_rounding() -> None:
+    given = np.array([LITTLE_ABOVE, [0.5, 0.5]])
+    before = given.copy()
+    for copy in (True, False):
+        assert otmd.validate_probs("p", given, copy).max() == 1.0
+    np.testing.assert_array_equal(given, before)
+    law = otmd.Independent(given)
+    assert law.inclusion_probs().tolist() == [1.0, 0.5]
+    assert otmd.acceptance_rate(otmd.TargetOnly(), [0.5, 0.5], law) == 0.75
+    draft = trees.TableModel([LITTLE_ABOVE])
+    target = trees.TableModel([[0.5, 0.5]])
+    tree = trees.AdaptiveTree(draft, (1, 1))
+    assert trees.block_efficiency(trees.LayerVerification(), target, tree).value == 1.75
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_laws_and_verifiers_of_rows_that_are_off_by_rounding(name: str) -> None:
+    inside = np.arange(3) < 3
+    for row in (
+        [1 + 4e-16, 0.0, 0.0],
+        [1.0, 1e-17, 1e-17],
+        np.array([0.6, 0.3, 0.1]) * (1 + 7e-15),
+    ):
+        for n in (1, 2, 3):
+            try:
+                law = VARIANTS[name](row, n)
+            except ValueError:
+                continue
+            tokens = law.sample(8, rng=0)
+            found = [law.inclusion_probs(), law.containment(inside), law.tuple_prob(tokens)]
+            found.append(law.next_draft_probs(()))
+            for verifier in verifiers_serving(law):
+                found += verifier.acceptance_bounds(row, law)
+                found += [verifier.prepare(row, law).conditional_law(x) for x in tokens]
+            for probs in found:
+                assert np.min(probs) >= 0.0
+                assert np.max(probs) <= 1.0
+
+
+NO = np.zeros(3)
+REFUSALS = [
+    ({"temperature": -1.0}, ValueError),
+    ({"temperature": np.nan}, ValueError),
+    ({"top_k": 0}, ValueError),
+    ({"top_k": 1.5}, TypeError),
+    ({"top_p": 10**400}, ValueError),
+    ({"min_p": "0.5"}, TypeError),
+    ({"logits": [0.0, np.nan]}, ValueError),
+    ({"logits": [-np.inf, -np.inf]}, ValueError),
+    ({"logits": []}, ValueError),
+]
+
+
+@pytest.mark.parametrize(("options", "error"), REFUSALS, ids=lambda value: str(value)[:20])
+def test_refusals(options: dict, error: type) -> None:
+    (named,) = options
+    with pytest.raises(error, match=f"^{named}: got"):
+        otmd.probs_from_logits(**{"logits": NO, **options})
