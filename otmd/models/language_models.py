@@ -336,7 +336,7 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
     source = str(path.parent)
     # transformers reads the whole header whenever it needs a part of it, and lists all names of tensors
     # for each module: half of the time.
-    slow = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    slow: Any = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
     bar = progress_bar(f"Converting {path.name}, once", 2, progress)
     with bar as update, quiet_transformers(), patch.multiple(gguf, **slow):
         try:
