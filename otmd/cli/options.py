@@ -282,10 +282,10 @@ def refuse_overwriting(given: Mapping[str, Any]) -> None:
             raise UsageError(
                 f"{option}: got {path}, expected a file of text or a figure, not of data"
             )
-        for option_there, value in (*named[:index], *named[index + 1 :]):
+        for holder, value in (*named[:index], *named[index + 1 :]):
             if any(_is_or_holds(piece, path) for piece in _paths(value)):
                 raise UsageError(
-                    f"{option}: got {path}, which {option_there} names; expected another file"
+                    f"{option}: got {path}, which {holder} names; expected another file"
                 )
 
 
