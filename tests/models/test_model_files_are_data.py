@@ -159,5 +159,5 @@ def test_a_missing_file_is_found_before_a_model_is_loaded(tmp_path, capsys, monk
     monkeypatch.setattr("otmd.models.load_target", lambda *_, **__: 1 / 0)
     missing = str(tmp_path / "missing.jsonl")
     assert main(["audit", missing, "--oracle", "default"]) == 1
-    assert main(["decode", "--prompt", "w1", "--draft", f"ngram:2:{missing}"]) == 1
+    assert main(["decode", "--prompt", "w1", "--draft", f"ngram:2:{missing}"]) == 2
     assert capsys.readouterr().err.count("missing.jsonl") == 2
