@@ -38,7 +38,8 @@ def test_many_positions_are_averaged_and_leading_axes_broadcast() -> None:
     assert {row.num_drafts for row in table} == {1, 2, 3}
 
 
-def test_prints_as_a_table_and_converts() -> None:
+def test_prints_as_a_table_and_converts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     table = compare(P, Q, [2])
     lines = repr(table).splitlines()
     assert lines[0].split()[:3] == ["law", "verifier", "n"]

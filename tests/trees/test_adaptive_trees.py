@@ -50,7 +50,6 @@ def trees(draft: TableModel) -> dict[str, TreeLaw]:
     deep = draft.vocab_size == 2
     return {
         "quotas": AdaptiveTree(draft, (1, 2, 2) if deep else (2, 3)),
-        "equal slots": AdaptiveTree(draft, (2, 2), law=otmd.WithReplacement),
         "looks at all": LooksAtAll(draft, (2, 4, 8) if deep else (2, 4)),
         "best first": BestFirstTree(draft, 4, 3),
     }

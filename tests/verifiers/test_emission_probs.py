@@ -99,6 +99,7 @@ def assert_unbiased(
     return estimates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verifier", "name"), [*EXACT_SUM, (otmd.RecursiveRejection(), "without, 4")], ids=str
 )

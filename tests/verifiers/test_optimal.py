@@ -222,7 +222,7 @@ def test_tiers_are_lossless(tol: float) -> None:
 
 
 def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
-    target, law = lossy_output(40_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
+    target, law = lossy_output(60_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
     plan = plan_of(target, law)
     assert plan.outer is not None
     # Numbers of blocks once had 16 bits.

@@ -123,10 +123,6 @@ def test_a_large_vocabulary_and_every_number_of_drafts(law: type) -> None:
         prepared = rule.prepare(p, law(q, n))
         assert prepared.rate == pytest.approx(low[n - 1], abs=1e-12)
         assert (prepared.accepted <= p).all()
-    tokens = drafts.sample(rng=rng, size=20_000)
-    verdict = rule.verify(p, drafts, tokens, rng=rng)
-    hits = (verdict.draft_index >= 0).sum()
-    assert abs(hits - 20_000 * low[3]) < 5 * np.sqrt(20_000 * low[3] * (1 - low[3]))
 
 
 @pytest.mark.parametrize("n", [2, 8])

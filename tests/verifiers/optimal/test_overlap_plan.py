@@ -14,7 +14,7 @@ from otmd.laws import Slots
 from otmd.verifiers.optimal.overlap_plan import OverlapPlan, _choice_rates, plan_overlapping
 
 ROUNDING = 1e-12
-INSTANCES = instances(50, seed=67)
+INSTANCES = instances(20, seed=67)
 
 
 def output_of(plan: OverlapPlan, slots: Slots) -> tuple[Array, float]:
