@@ -124,4 +124,3 @@ def test_the_public_fault_is_found(hook, pair, tmp_path, monkeypatch, capsys):
     assert main(["audit", str(tmp_path / "run.jsonl")]) == 3
     said = capsys.readouterr().out
     assert said.startswith("FAULTY")
-    assert f"top_k = {TOP_K}" in said
