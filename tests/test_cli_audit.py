@@ -147,7 +147,7 @@ def test_processing_is_given_by_options(tmp_path, capsys):
         (["--law", "joint"], 2, "--law: got 'joint'"),
         (["--false-alarm", "0"], 2, "--false-alarm: got 0.0"),
         (["--bias", "1"], 2, "--bias: got 1.0"),
-        (["--target-top-p", "7"], 2, "--target-…: top_p: got 7.0"),
+        (["--target-top-p", "7"], 2, "--target-top-p: got 7.0"),
         (["--target-temperature", "1"], 1, "row 1: target_processing: got a processing of target_"),
     ],
 )
