@@ -527,7 +527,7 @@ class FakeModels:
 
     def compare_trees(self, **settings):
         rows = [
-            {"domain": "code", "prompt_id": prompt, "law": "independent paths"}
+            {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
             | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
             for prompt in "ab"
             for rule, tokens in (("K-SEQ, token by token", 2.0), ("layer by layer", 3.0))

@@ -49,14 +49,14 @@ LAYOUT = Layout(
     subfolder="parts",
 )
 DEPTH = 8
-START = 8
+STARTS = (8, 16)
 """Trees are drawn after so many tokens of a text."""
 
 # A model reads the trees of so many texts in one call: a call costs little more for more of them.
-_TOGETHER = 8
+_TOGETHER = 4
 
 SCHEMA: dict[str, Any] = {
-    **{"domain": str, "prompt_id": str, "law": str, "rule": str},
+    **{"domain": str, "prompt_id": str, "start": int, "law": str, "rule": str},
     **{"tokens": float, "bound": float},
 }
 MakeTree = Callable[[Model], TreeLaw]
@@ -125,7 +125,7 @@ def compare_trees(
     prompts : sequence of Prompt
         The prompts of the texts.
     texts : mapping of str to sequence of int
-        By the prompts' ids, the tokens that the target sampled after them. Trees are drawn after 8.
+        By the prompts' ids, the tokens that the target sampled after them. Trees are drawn after 8 and 16.
     output : Path
         The folder of the results; an interrupted run is continued, a finished one is read.
     temperature : float
@@ -138,10 +138,9 @@ def compare_trees(
     Returns
     -------
     polars.DataFrame
-        A row for each text of 8 tokens or more, law and rule. ``tokens`` is an unbiased estimate of the
-        tokens per step, averaged over the rule's decisions on the drawn tree; ``bound`` one of the inclusion
-        bound of the law (null for deterministic drafts, whose rule attains it). Both share the noise of the
-        text.
+        A row for each position, law and rule. ``tokens`` is an unbiased estimate of the tokens per step,
+        averaged over the rule's decisions on the drawn tree; ``bound`` one of the inclusion bound of the law
+        (null for deterministic drafts, whose rule attains it). Both share the noise of the text.
 
     Raises
     ------
@@ -278,9 +277,9 @@ def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[Langu
 
 
 class _Place(NamedTuple):
-    """A prompt with both models after its text so far, how that goes on, and a tree of each candidate."""
+    """A position of a text: both models after it, how it goes on, and a tree of each candidate."""
 
-    prompt: Prompt
+    about: dict[str, Any]
     target: Reader
     draft: Reader
     following: Prefix
@@ -301,29 +300,31 @@ def _texts_table(
     models = _loaded(target, draft, prompts)
     tokenizer, size, stops = models[0].tokenizer, models[0].token_count, models[0].stop_tokens
     step = Processing(temperature)
-    texts = {
-        prompt: text
+    starts = [
+        (prompt, text, start)
         for prompt, text in texts.items()
-        if len(text) >= START and not stops & {*text[:START]}
-    }
-    read = [[*prompt_tokens(tokenizer, prompt), *text[:START]] for prompt, text in texts.items()]
+        for start in STARTS
+        if start <= len(text) and not stops & {*text[:start]}
+    ]
+    read = [[*prompt_tokens(tokenizer, prompt), *text[:start]] for prompt, text, start in starts]
     readers = [[Reader(text, step, size) for text in branches(model, read)] for model in models]
-    drawn = []
-    for (prompt, text), after, drafting in zip(texts.items(), *readers, strict=True):
-        rng = np.random.default_rng(zlib.crc32(prompt.id.encode()))
-        following = text[START : START + DEPTH]
+    places = []
+    for (prompt, text, start), after, drafting in zip(starts, *readers, strict=True):
+        rng = np.random.default_rng([zlib.crc32(prompt.id.encode()), start])
+        following = text[start : start + DEPTH]
         # What a tree drafts may go on after the end of a text, so this does as well.
         while len(following) < DEPTH:
             probs = after(following)
             following = (*following, int(rng.choice(probs.size, p=probs)))
         contexts = [Context(after, candidate.make(drafting)) for candidate in CANDIDATES]
         trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
-        drawn.append(_Place(prompt, after, drafting, following, contexts, trees))
-    _read_trees(drawn)
+        about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
+        places.append(_Place(about, after, drafting, following, contexts, trees))
+    _read_trees(places)
     rows: list[dict[str, Any]] = []
-    while drawn:
+    while places:
         # Each place is forgotten before the next one's distributions are computed.
-        rows += _place_rows(drawn.pop(0))
+        rows += _place_rows(places.pop(0))
     return frame(rows, schema=SCHEMA)
 
 
@@ -348,15 +349,15 @@ class Reader:
             self._text.read(prefixes)
 
 
-def _read_trees(drawn: Sequence[_Place]) -> None:
+def _read_trees(places: Sequence[_Place]) -> None:
     """Draw all trees level by level, so that a model reads a level of all of them in one call."""
-    for place in drawn:
+    for place in places:
         place.draft.read([place.following[:i] for i in range(DEPTH)])
-    growing = [(place.draft, tree.grow()) for place in drawn for tree in place.trees]
+    growing = [(place.draft, tree.grow()) for place in places for tree in place.trees]
     while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
         for draft, nodes in levels:
             draft.read(nodes)
-    for place in drawn:
+    for place in places:
         place.target.read([place.following[:i] for i in range(DEPTH)])
         for tree in place.trees:
             place.target.read(tree.prefixes())
@@ -364,7 +365,6 @@ def _read_trees(drawn: Sequence[_Place]) -> None:
 
 def _place_rows(place: _Place) -> Iterator[dict[str, Any]]:
     """A row for each law and rule."""
-    about = {"domain": place.prompt.domain, "prompt_id": place.prompt.id}
     for candidate, context, tree in zip(CANDIDATES, place.contexts, place.trees, strict=True):
         bound, less_noise = None, 0.0
         if not isinstance(context.law, MostLikelyTree):
@@ -374,4 +374,4 @@ def _place_rows(place: _Place) -> Iterator[dict[str, Any]]:
         for name, rule in candidate.rules.items():
             tokens = expected_tokens(rule, context, tree) + less_noise
             named = {"law": candidate.law, "rule": name}
-            yield about | named | {"tokens": tokens, "bound": bound}
+            yield place.about | named | {"tokens": tokens, "bound": bound}

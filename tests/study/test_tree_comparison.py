@@ -12,7 +12,7 @@ from models.conftest import WORDS, make_llama, make_tokenizer
 from otmd.models import LanguageModel, Prompt, load_draft
 from otmd.models.continuations import CachedContinuations
 from otmd.study import compare_trees, rank_trees, tree_comparison
-from otmd.study.tree_comparison import CANDIDATES, DEPTH, recommend_trees, tree_table
+from otmd.study.tree_comparison import CANDIDATES, DEPTH, STARTS, recommend_trees, tree_table
 from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
@@ -24,7 +24,7 @@ TEXTS = {
     prompt.id: np.random.default_rng(i).integers(2, 60, 24).tolist()
     for i, prompt in enumerate(PROMPTS)
 }
-# It is continued first.
+# Trees are drawn after 8 tokens of this one alone, and it is continued first.
 TEXTS["p1"] = TEXTS["p1"][:15]
 
 
@@ -60,7 +60,7 @@ def test_a_model_reads_all_texts_and_a_level_of_all_trees_at_once(compare, monke
 
     monkeypatch.setattr(CachedContinuations, "_compute", counted)
     table = compare()
-    assert table["prompt_id"].n_unique() == len(PROMPTS)
+    assert table.select("prompt_id", "start").n_unique() == 2 * len(PROMPTS) - 1
     # A text lacks a token. Then the draft reads the texts and each level, the target all at once.
     assert len(calls) == 1 + DEPTH + 1
 
@@ -68,9 +68,9 @@ def test_a_model_reads_all_texts_and_a_level_of_all_trees_at_once(compare, monke
 def test_the_rows_of_a_text_do_not_hang_on_the_others(compare, tmp_path):
     table = compare()
     alone = compare_trees("tiny", "skip:1,3", PROMPTS[2:3], TEXTS, tmp_path / "alone", workers=1)
-    together = table.filter(prompt_id="p2").sort("law", "rule")
+    together = table.filter(prompt_id="p2").sort("start", "law", "rule")
     for name in ("tokens", "bound"):
-        found = alone.sort("law", "rule")[name].to_numpy()
+        found = alone.sort("start", "law", "rule")[name].to_numpy()
         np.testing.assert_allclose(found, together[name].to_numpy(), rtol=1e-4)
 
 
@@ -78,6 +78,7 @@ def test_a_finished_run_is_read_and_other_models_want_another_folder(
     compare, tmp_path, monkeypatch
 ):
     table = compare()
+    assert set(table["start"]) <= set(STARTS)
     monkeypatch.setattr(tree_comparison, "_loaded", None)
     assert compare().equals(table)
     with pytest.raises(ValueError, match="draft"):
