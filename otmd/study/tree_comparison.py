@@ -308,7 +308,7 @@ def _texts_table(
     ]
     read = [[*prompt_tokens(tokenizer, prompt), *text[:start]] for prompt, text, start in starts]
     readers = [[Reader(text, step, size) for text in branches(model, read)] for model in models]
-    places = []
+    drawn = []
     for (prompt, text, start), after, drafting in zip(starts, *readers, strict=True):
         rng = np.random.default_rng([zlib.crc32(prompt.id.encode()), start])
         following = text[start : start + DEPTH]
@@ -319,12 +319,12 @@ def _texts_table(
         contexts = [Context(after, candidate.make(drafting)) for candidate in CANDIDATES]
         trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
         about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
-        places.append(_Place(about, after, drafting, following, contexts, trees))
-    _read_trees(places)
+        drawn.append(_Place(about, after, drafting, following, contexts, trees))
+    _read_trees(drawn)
     rows: list[dict[str, Any]] = []
-    while places:
+    while drawn:
         # Each place is forgotten before the next one's distributions are computed.
-        rows += _place_rows(places.pop(0))
+        rows += _place_rows(drawn.pop(0))
     return frame(rows, schema=SCHEMA)
 
 
@@ -349,15 +349,15 @@ class Reader:
             self._text.read(prefixes)
 
 
-def _read_trees(places: Sequence[_Place]) -> None:
+def _read_trees(drawn: Sequence[_Place]) -> None:
     """Draw all trees level by level, so that a model reads a level of all of them in one call."""
-    for place in places:
+    for place in drawn:
         place.draft.read([place.following[:i] for i in range(DEPTH)])
-    growing = [(place.draft, tree.grow()) for place in places for tree in place.trees]
+    growing = [(place.draft, tree.grow()) for place in drawn for tree in place.trees]
     while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
         for draft, nodes in levels:
             draft.read(nodes)
-    for place in places:
+    for place in drawn:
         place.target.read([place.following[:i] for i in range(DEPTH)])
         for tree in place.trees:
             place.target.read(tree.prefixes())
