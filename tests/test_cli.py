@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import polars as pl
@@ -557,7 +558,7 @@ def fake_models(dump, monkeypatch) -> FakeModels:
         for name in names:
             monkeypatch.setattr(package, name, like(getattr(package, name), getattr(fake, name)))
     monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
-    monkeypatch.setattr("otmd.models.load_target", lambda name, **_: name)
+    monkeypatch.setattr("otmd.models.load_target", MagicMock())
     return fake
 
 

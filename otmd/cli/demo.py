@@ -81,7 +81,7 @@ def demo(
         "workers": workers,
     }
     sizes = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
-    dataset = _dataset(output, sizes, progress, note)
+    dataset = _dataset(output, sizes, workers, progress, note)
     results = output / "results"
     if fresh:
         Store(results, None, LAYOUT).clear()
@@ -153,10 +153,17 @@ def _compiling() -> Iterator[None]:
 
 
 def _dataset(
-    folder: Path, sizes: dict[str, Any], progress: bool, note: Callable[[str], None]
+    folder: Path,
+    sizes: dict[str, Any],
+    workers: int | None,
+    progress: bool,
+    note: Callable[[str], None],
 ) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
+    import joblib
+
     from otmd import models
+    from otmd.models.prompts import prompt_tokens
 
     record = folder / "demo.json"
     collected = folder / "dataset"
@@ -183,10 +190,10 @@ def _dataset(
             target,
             sizes["draft"],
             # Prompts of similar length need little padding.
-            sorted(prompts, key=lambda prompt: len(prompt.text)),
+            sorted(prompts, key=lambda prompt: len(prompt_tokens(target.tokenizer, prompt))),
             collected,
             positions_per_prompt=sizes["positions"],
-            batch_size=16,
+            workers=workers or joblib.cpu_count(),
             progress=progress,
         )
         note("texts")

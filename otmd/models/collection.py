@@ -8,7 +8,9 @@ import re
 import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -53,6 +55,7 @@ def collect(
     trees_every: int = 8,
     device: str | None = None,
     model_dtype: str | None = None,
+    workers: int = 1,
     overwrite: bool = False,
     progress: bool = True,
 ) -> dataset.Dataset:
@@ -97,6 +100,9 @@ def collect(
         is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
+    workers : int
+        The number of batches that are computed at a time. They share torch's threads, which help each other
+        badly on few CPUs.
     overwrite, progress : bool
         Remove a run with other settings from the folder, instead of raising an error; show a progress bar.
 
@@ -134,6 +140,7 @@ def collect(
     if quotas:
         settings["quotas"] = list(dict.fromkeys(map(tuple, quotas)))
     _check_settings(settings)
+    validate_count("workers", workers)
     prompts = list(prompts)
     if not prompts:
         raise wrong("prompts", "none", "at least one")
@@ -149,7 +156,7 @@ def collect(
     texts = [_tokenised(target, draft, prompt, settings) for prompt in prompts]
     store = Store(Path(folder).absolute(), about, dataset.SHARDS, overwrite)
     with store.held():
-        shards = _Run(target, draft, store, about).shards(texts, progress)
+        shards = _Run(target, draft, store, about).shards(texts, workers, progress)
         dataset.write_manifest(store.folder, shards, about)
     return dataset.open_dataset(store.folder, verify=False)
 
@@ -261,21 +268,23 @@ class _Run(NamedTuple):
     store: Store[dataset.Shard]
     about: dict[str, Any]
 
-    def shards(self, texts: list[_Text], progress: bool) -> list[dataset.Shard]:
+    def shards(self, texts: list[_Text], workers: int, progress: bool) -> list[dataset.Shard]:
         """Write the missing shards, one for each batch of texts, and open all of them."""
         size = self.about["batch_size"]
         title = f"Collecting {self.target.name} | {self.draft.name}"
         finished = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
-        starts = range(0, len(texts), size)
-        with progress_bar(title, len(texts), progress) as update:
-            for number, start in enumerate(starts):
-                batch = texts[start : start + size]
-                update(start, batch[0].prompt.domain)
-                if number not in finished:
-                    path = self._write(number, self._answered(batch))
-                    finished[number] = dataset.read_shard(path)
-            update(len(texts), "")
-        return [finished[number] for number in range(len(starts))]
+        batches = [texts[start : start + size] for start in range(0, len(texts), size)]
+        missing = [number for number in range(len(batches)) if number not in finished]
+
+        def write(number: int) -> Path:
+            return self._write(number, self._answered(batches[number]))
+
+        with progress_bar(title, len(texts), progress) as update, _threads(workers) as in_order:
+            update(len(finished) * size, "")
+            for number, path in zip(missing, in_order(write, missing), strict=True):
+                finished[number] = dataset.read_shard(path)
+                update(min(len(finished) * size, len(texts)), "")
+        return [finished[number] for number in range(len(batches))]
 
     def _answered(self, batch: list[_Text]) -> list[_Text]:
         about = self.about
@@ -336,6 +345,24 @@ class _Run(NamedTuple):
         shapes, quotas = about["trees"], about.get("quotas", ())
         size = about["vocab_size"]
         return draw_trees(models, tokens, rows, shapes, processing, size, rng, quotas)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """A ``map`` that works in so many threads; after an interrupt, each finishes what it has begun."""
+    if count == 1:
+        yield map
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // count))
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
 
 
 def _storable(logits: np.ndarray, dtype: str, name: str, prompt: Prompt) -> np.ndarray:

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from models.conftest import make_tokenizer
 from otmd.models import (
@@ -96,6 +97,14 @@ def test_text_mode_is_teacher_forced_on_the_answers(tiny, draft, prompts, tmp_pa
     for wide, narrow in zip(dataset.arrays(rows), half.arrays(rows), strict=True):
         assert narrow.dtype == np.float16
         np.testing.assert_array_equal(narrow, wide.astype(np.float16))
+
+
+def test_batches_in_threads_give_the_same_bytes(tiny, draft, prompts, tmp_path):
+    collect(tiny, draft, prompts, tmp_path / "one", **OPTIONS)
+    threads = torch.get_num_threads()
+    collect(tiny, draft, prompts, tmp_path / "two", workers=2, **OPTIONS)
+    assert torch.get_num_threads() == threads
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp_path, monkeypatch):

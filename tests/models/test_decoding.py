@@ -13,6 +13,7 @@ from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode
 from otmd.models.continuations import (
     CachedContinuations,
     Recomputed,
+    branches,
 )
 from otmd.models.variants import skip_layers
 from otmd.trees import (
@@ -66,6 +67,18 @@ def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None
             np.testing.assert_allclose(one, other, atol=1e-4)
         cached.extend(emitted)
     assert cached.text == [*PROMPT, *(token for emitted in texts for token in emitted)]
+
+
+def test_texts_that_are_read_together_do_not_see_each_other(tiny: LanguageModel) -> None:
+    texts = [PROMPT, [*PROMPT[:2], 9], [20, 21]]
+    read = branches(tiny, texts)
+    for branch, tokens in zip(read, [7, 8, 9], strict=True):
+        branch.read([(), (tokens, 5)])
+    # The second time, prefixes whose ancestors were read and not asked for.
+    for asked in ([(), (4,)], [(7,), (8,), (7, 5, 3)]):
+        for branch, text in zip(read, texts, strict=True):
+            afresh = Recomputed(tiny, text).logits(asked)
+            np.testing.assert_allclose(branch.logits(asked), afresh, atol=1e-4)
 
 
 def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatch) -> None:
