@@ -116,7 +116,7 @@ MEASURED = ("with-replacement", "without-replacement", "stratified", "greedy", "
 
 
 def sums(p: Array, law: otmd.DraftLaw) -> tuple[Values, Array]:
-    """What is known at every size of the vocabulary, and the cut."""
+    """The answers for every size of the vocabulary, and the cut."""
     best = otmd.optimal_acceptance(p, law)
     of_cut = 1.0 + p[best.subset].sum() - law.containment(best.subset)
     out: Values = {"optimum": float(best.rate), "optimum of the cut": float(of_cut)}
@@ -331,7 +331,7 @@ KINDS: dict[str, Any] = {
 
 
 def values(group: str, given: Values) -> Values:
-    """What otmd answers for an instance of a group, such as ``position greedy``."""
+    """The answers of otmd for an instance of a group, such as ``position greedy``."""
     kind, *law = group.split(maxsplit=1)
     # Some answers are known to be no number; JSON has none.
     with np.errstate(all="ignore"):
@@ -349,16 +349,16 @@ TOLERANCES = {
     "attained": 1e-9,
     "best": 1e-8,
 }
-"""How far a value may be from the golden one, by the first word of its name. Others must be equal."""
+"""Largest distance of a value from the golden one, by the first word of its name. Others must be equal."""
 SHORT = (
     "α* is that of all subsets. Optimal is short of it until the plan of independent drafts is one."
 )
 WIDTH = 1e-4
-"""How far apart the bounds of a rate without closed form may be."""
+"""Largest width of the bounds of a rate without closed form."""
 
 
 def distance(key: str, given: Any, golden: Any) -> float:
-    """How far a value is from the golden one; inf for another shape, and for what is no number.
+    """Distance of a value from the golden one; inf for another shape, and for what is no number.
 
     Bounds must hold the golden rate, or meet the golden bounds, and coincide where those do. What ``Optimal``
     attains may be more. Further claims may be refuted.

@@ -10,7 +10,6 @@ from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
-from otmd.storage.files import one_line
 
 if TYPE_CHECKING:
     from otmd.audit import RecordedRunAudit
@@ -121,7 +120,7 @@ def audit(
         "seed": str(seed),
     }
     print(json.dumps(result.to_dict(), indent=1) if json_output else result)
-    pages.write(f"Audit of {one_line(file.name)}", result.said, listed, about, listed[0])
+    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
 

@@ -21,7 +21,7 @@ from cyclopts.validators import Number
 from otmd import __version__
 from otmd.cli import UsageError
 from otmd.registry import LAWS, VERIFIERS, Entry, find
-from otmd.storage.files import shortened, write_atomically
+from otmd.storage.files import one_line, shortened, write_atomically
 
 if TYPE_CHECKING:
     from otmd.laws import DraftLaw
@@ -341,6 +341,8 @@ class Pages:
         """Write sentences, tables and provenance as HTML and Markdown, and one table as CSV."""
         from otmd.study.table import html_page, markdown_page
 
+        # It names a file, whose name may hold line ends.
+        title = one_line(title)
         about = {**about, "otmd": __version__, "made again by": shlex.join(["otmd", *sys.argv[1:]])}
         for path, text in (
             (self.html, html_page(title, said, tables, about)),

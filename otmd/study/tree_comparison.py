@@ -276,7 +276,7 @@ def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[Langu
     return model, load_draft(draft, model, corpus)
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """A position of a text: both models after it, how it goes on, and a tree of each candidate."""
 
     about: dict[str, Any]
@@ -308,7 +308,7 @@ def _texts_table(
     ]
     read = [[*prompt_tokens(tokenizer, prompt), *text[:start]] for prompt, text, start in starts]
     readers = [[Reader(text, step, size) for text in branches(model, read)] for model in models]
-    drawn = []
+    positions = []
     for (prompt, text, start), after, drafting in zip(starts, *readers, strict=True):
         rng = np.random.default_rng([zlib.crc32(prompt.id.encode()), start])
         following = text[start : start + DEPTH]
@@ -319,12 +319,12 @@ def _texts_table(
         contexts = [Context(after, candidate.make(drafting)) for candidate in CANDIDATES]
         trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
         about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
-        drawn.append(_Place(about, after, drafting, following, contexts, trees))
-    _read_trees(drawn)
+        positions.append(_Position(about, after, drafting, following, contexts, trees))
+    _read_trees(positions)
     rows: list[dict[str, Any]] = []
-    while drawn:
-        # Each place is forgotten before the next one's distributions are computed.
-        rows += _place_rows(drawn.pop(0))
+    while positions:
+        # Each position is forgotten before the next one's distributions are computed.
+        rows += _rows_at(positions.pop(0))
     return frame(rows, schema=SCHEMA)
 
 
@@ -349,29 +349,29 @@ class Reader:
             self._text.read(prefixes)
 
 
-def _read_trees(drawn: Sequence[_Place]) -> None:
+def _read_trees(positions: Sequence[_Position]) -> None:
     """Draw all trees level by level, so that a model reads a level of all of them in one call."""
-    for place in drawn:
-        place.draft.read([place.following[:i] for i in range(DEPTH)])
-    growing = [(place.draft, tree.grow()) for place in drawn for tree in place.trees]
+    for position in positions:
+        position.draft.read([position.following[:i] for i in range(DEPTH)])
+    growing = [(position.draft, tree.grow()) for position in positions for tree in position.trees]
     while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
         for draft, nodes in levels:
             draft.read(nodes)
-    for place in drawn:
-        place.target.read([place.following[:i] for i in range(DEPTH)])
-        for tree in place.trees:
-            place.target.read(tree.prefixes())
+    for position in positions:
+        position.target.read([position.following[:i] for i in range(DEPTH)])
+        for tree in position.trees:
+            position.target.read(tree.prefixes())
 
 
-def _place_rows(place: _Place) -> Iterator[dict[str, Any]]:
+def _rows_at(position: _Position) -> Iterator[dict[str, Any]]:
     """A row for each law and rule."""
-    for candidate, context, tree in zip(CANDIDATES, place.contexts, place.trees, strict=True):
+    for candidate, context, tree in zip(CANDIDATES, position.contexts, position.trees, strict=True):
         bound, less_noise = None, 0.0
         if not isinstance(context.law, MostLikelyTree):
-            bound = bound_along(context, place.following)
+            bound = bound_along(context, position.following)
             # Both are estimates of the bound: the tree's has the noise of the drafts, the text's has not.
             less_noise = bound - bound_on_tree(context, tree)
         for name, rule in candidate.rules.items():
             tokens = expected_tokens(rule, context, tree) + less_noise
             named = {"law": candidate.law, "rule": name}
-            yield place.about | named | {"tokens": tokens, "bound": bound}
+            yield position.about | named | {"tokens": tokens, "bound": bound}

@@ -35,7 +35,7 @@ COLUMNS: tuple[tuple[pa.DataType, Any], ...] = (
 
 
 def honest(name: str, rows: int) -> np.ndarray:
-    """What a file may hold under this name."""
+    """Values that a file may hold under this name."""
     if "probs" in name:
         return np.tile([0.25, 0.5, 0.25], (rows, 1))
     if "logits" in name:

@@ -1,4 +1,4 @@
-"""What the models' functions refuse, each with its error and the words of its message."""
+"""Arguments that the functions of models refuse, each with its error and the words of its message."""
 
 from __future__ import annotations
 
