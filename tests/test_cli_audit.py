@@ -92,7 +92,7 @@ def test_every_law_is_audited(law, make, tmp_path, capsys):
         f"Drafts by law {'top-then (top=1)' if law == 'top-then' else law};"
         in capsys.readouterr().out
     )
-    assert main(["audit", path, "--law", "certain-top"]) == 3
+    assert main(["audit", path, "--law", "top-k"]) == 3
     assert "drafts that the declared law never draws" in capsys.readouterr().out
 
 

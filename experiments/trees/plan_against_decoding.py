@@ -42,7 +42,7 @@ DEPTH = 6
 NODES = ((0,), (1,), (2,), (0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (0, 0, 0), (0, 0, 1), (1, 0, 0))
 PATHS = Choice("", 1.0, (3,) * 4, 12, tuple((i, *(0,) * k) for i in range(3) for k in range(4)))
 WAYS = {
-    "certain-tree": Choice("", 1.0, (4, 2, 1)),
+    "top-k-tree": Choice("", 1.0, (4, 2, 1)),
     "stratified": Choice("equal strata", 1.0, (2, 2, 1)),
     "sequoia": Choice("", 1.0, (2, 2, 1)),
     "rejection": Choice("", 1.0, (1,) * DEPTH),

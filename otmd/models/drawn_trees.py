@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.laws import DraftLaw, Stratified
-from otmd.laws.proposal import ProposalLaw
 from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
@@ -49,7 +48,6 @@ class SameDrafts(Sampled):
 
     def drafts(self, law: DraftLaw) -> IntArray:
         """See :class:`otmd.trees.random_choices.RandomChoices`."""
-        assert isinstance(law, ProposalLaw)
         key = zlib.crc32(law.draft_probs.tobytes())
         before = self._times[key]
         self._times[key] += 1

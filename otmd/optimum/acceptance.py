@@ -166,7 +166,7 @@ def _cuts(
         return RatioCurve.unchecked(target, random.probs).cuts(counts)
 
     def cuts(p: FloatArray, position: laws.DraftLaw) -> list[tuple[float, float]]:
-        race = position.position_structure().random
+        race = position.position_structure.random
         assert isinstance(race, laws.Race)
         smallest = RaceCurve(p, race.arrivals, counts).smallest_cuts()
         return [(cut.value, cut.end) for cut in smallest]
@@ -220,7 +220,7 @@ def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, fl
 
     The cut is empty, or it holds all deterministic tokens and the best cut of the random drafts.
     """
-    structure = law.position_structure()
+    structure = law.position_structure
     deterministic = structure.deterministic
     best = _random_cut(structure.random_target(target), structure.random)
     if best is None:
@@ -259,9 +259,9 @@ def _random_cut(
             (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)
             return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case laws.Table(probs=q, prefix_containment=contained) if q is not None and contained:
+        case laws.Table(probs=q) if q is not None:
             order = RatioCurve.unchecked(target, q).order
-            return best_prefix(target, order, contained(order))
+            return best_prefix(target, order, random.prefix_containment(order))
     return None
 
 

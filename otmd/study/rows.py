@@ -113,7 +113,7 @@ def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
 def _is_family(law: LawFactory) -> bool:
     """Whether all drafts come from one distribution, whatever their number; a function may do as it likes."""
     try:
-        structure = uniform_law(law, 2).position_structure()
+        structure = uniform_law(law, 2).position_structure
     except ValueError:
         return False
     is_drawn_from_one = structure.single is not None or structure.race is not None
@@ -124,7 +124,7 @@ def _serving(
     drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
 ) -> tuple[tuple[str, Verifier], ...]:
     """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
-    structure = drafts.position_structure()
+    structure = drafts.position_structure
     serving: dict[str, Verifier] = {}
     for name, verifier in verifiers:
         if verifier.supports(drafts):

@@ -11,7 +11,7 @@ from otmd.trees.efficiency import (
 from otmd.trees.inclusion import inclusion_bound
 from otmd.trees.laws import IIDPaths, MostLikelyTree, TokenTree, budget_shape
 from otmd.trees.multipath import GreedyMultiPath
-from otmd.trees.optimum import SequenceOptimum, optimal_block_efficiency, sequence_program_size
+from otmd.trees.optimum import SequenceOptimum, optimal_block_efficiency
 from otmd.trees.verifiers import BlockVerification, TokenLevel, Traversal, TreeVerifier
 from otmd.trees.whole_tree import LayerVerification, SubtreeVerification
 
@@ -37,6 +37,5 @@ __all__ = [
     "inclusion_bound",
     "optimal_block_efficiency",
     "output_distribution",
-    "sequence_program_size",
     "target_distribution",
 ]

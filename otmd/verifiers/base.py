@@ -76,7 +76,7 @@ class Verifier(ABC):
         if structure is None:
             if 0 in law.batch_shape:
                 return True
-            structure = law[(0,) * len(law.batch_shape)].position_structure()
+            structure = law[(0,) * len(law.batch_shape)].position_structure
         return self.serves(structure)
 
     def reported_name(self, structure: Structure) -> str:
@@ -93,7 +93,7 @@ class Verifier(ABC):
         By default the rate is that of :meth:`curve_rates`. Where that is not known, all drafts are
         enumerated: the rate is exact, and the vocabulary must be small.
         """
-        single = law.position_structure().single
+        single = law.position_structure.single
         if single is not None:
             rates = self.curve_rates(RatioCurve.unchecked(target, single.probs), [law.num_drafts])
             if rates is not None:

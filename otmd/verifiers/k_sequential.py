@@ -45,7 +45,7 @@ class KSequential(Verifier):
 class _PreparedKSequential(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
-        single = law.position_structure().single
+        single = law.position_structure.single
         assert single is not None
         self.draft = single.probs
         curve = RatioCurve.unchecked(target, self.draft)

@@ -68,7 +68,7 @@ class Preference(Verifier):
         return "GreedyCoupling" if structure.deterministic.size else "MaximalCoupling"
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        structure = law.position_structure()
+        structure = law.position_structure
         sweep = None
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
@@ -76,7 +76,7 @@ class Preference(Verifier):
         return _PreferenceRule(target, law, structure.deterministic, sweep)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        structure = law.position_structure()
+        structure = law.position_structure
         rate = _single_rate(target, structure) if self.order is None else None
         if rate is None:
             rate = self.prepare_position(target, law).rate

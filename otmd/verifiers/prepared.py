@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw, Slots
-from otmd.laws.base import RngLike, draw_tokens, validate_rng
+from otmd.laws.base import RngLike, validate_rng
+from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
 
 # Rounding may move a probability so far outside [0, 1], and the sum of a distribution so far from 1.
@@ -141,11 +142,11 @@ class PreparedVerifier(ABC):
             before = np.empty(0, np.int64)
             weight = 1.0
             for i in range(n):
-                probs = np.array(self.law.position_next_draft_probs(before))
+                probs = np.array(self.law.position_structure.next_draft_probs(before))
                 if probs[token] > 0.0:
                     draft_tokens = np.append(before, token)
                     while draft_tokens.size < n:
-                        following = self.law.position_next_draft_probs(draft_tokens)
+                        following = self.law.position_structure.next_draft_probs(draft_tokens)
                         draft_tokens = np.append(draft_tokens, draw_tokens(following, rng, 1))
                     emitted = float(self.conditional_law(draft_tokens)[token])
                     more = np.count_nonzero(draft_tokens == token) - 1
@@ -180,7 +181,8 @@ class PreparedVerifier(ABC):
     @cached_property
     def _slots(self) -> Slots | None:
         """The slots of the random drafts, if these are independent and come after the deterministic ones."""
-        deterministic, random = self.law.position_structure()
+        structure = self.law.position_structure
+        deterministic, random = structure.deterministic, structure.random
         if isinstance(random, Slots) and self._leading_tokens.size == deterministic.size:
             return random
         return None
@@ -300,8 +302,8 @@ class ChoosingVerifier(PreparedVerifier):
 def leading_tokens(law: DraftLaw) -> IntArray:
     """The deterministic tokens that always come first, in their order."""
     tokens = np.empty(0, np.int64)
-    for _ in law.position_structure().deterministic:
-        probs = law.position_next_draft_probs(tokens)
+    for _ in law.position_structure.deterministic:
+        probs = law.position_structure.next_draft_probs(tokens)
         token = int(probs.argmax())
         if probs[token] < 1.0:
             break

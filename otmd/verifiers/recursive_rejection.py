@@ -8,8 +8,8 @@ import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Race, Slots, Structure
-from otmd.laws.base import draw_tokens
 from otmd.laws.race.quadrature import RATE_UNIT
+from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
@@ -47,7 +47,7 @@ class RecursiveRejection(Verifier):
         return structure.slots is not None or structure.race is not None
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        structure = law.position_structure()
+        structure = law.position_structure
         if structure.race is not None:
             return _PreparedRace(target, law, structure.race)
         slots = structure.slots
@@ -60,7 +60,7 @@ class RecursiveRejection(Verifier):
     def bounds_by_count(
         self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
     ) -> Sequence[tuple[float, float]]:
-        race = law.position_structure().race
+        race = law.position_structure.race
         if race is None:
             return super().bounds_by_count(target, law, counts, tol)
         position = RejectionPosition(target, race)
@@ -68,7 +68,7 @@ class RecursiveRejection(Verifier):
         return [(1.0 - high, 1.0 - low) for low, high in rejected]
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        slots = law.position_structure().slots
+        slots = law.position_structure.slots
         if slots is None or slots.is_single:
             return super().position_bounds(target, law, tol)
         rate = _PreparedSlots(target, law, slots).rate

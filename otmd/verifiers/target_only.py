@@ -36,10 +36,9 @@ class TargetOnly(Verifier):
     def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
         return curve.target_only_rates(counts)
 
-    def bounds_by_count(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> Sequence[tuple[float, float]]:
-        return [(rate, rate) for rate in law.hit_rates(target, counts)]
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = min(float(target @ law.position_structure.inclusion_probs()), 1.0)
+        return rate, rate
 
 
 class _PreparedTargetOnly(PreparedVerifier):
@@ -61,7 +60,7 @@ class _PreparedTargetOnly(PreparedVerifier):
     def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
         slots = self._slots
         if slots is None or token in self._leading_tokens:
-            total = float(self.law.position_inclusion_probs()[token])
+            total = float(self.law.position_structure.inclusion_probs()[token])
             return self._with_exact_sum(token, total, rng, samples)
         probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
         drawn = np.repeat(slots.dense[:, token], slots.copies)

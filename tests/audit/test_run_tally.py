@@ -21,7 +21,7 @@ CLASSES = {
     "greedy": otmd.Greedy,
     "stratified": otmd.Stratified,
     "conditional-poisson": otmd.ConditionalPoisson,
-    "certain-top": lambda q, n: otmd.TopThen(q, n, n),
+    "top-k": lambda q, n: otmd.TopThen(q, n, n),
     "top-then": lambda q, n: otmd.TopThen(q, n, 1, rest=otmd.ConditionalPoisson),
 }
 

@@ -31,7 +31,7 @@ def test_tied_tokens_are_possible(row, possible):
 def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
     draft = {name.replace("target", "draft"): value for name, value in GREEDY.items()}
     row = GREEDY | draft | {"draft_tokens": [1], "output_token": 1}
-    for law in ("with-replacement", "fixed", "certain-top"):
+    for law in ("with-replacement", "fixed", "top-k"):
         report = recorded_run([row] * 200, law)
         assert not report.faulty, law
         assert report.acceptance.rate == report.acceptance.ceiling == 1.0

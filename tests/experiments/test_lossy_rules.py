@@ -74,8 +74,8 @@ def test_cactus_is_that_of_its_code(budget: float):
 def test_the_front_of_certain_drafts_and_the_rule_on_it():
     """Scaled by one factor on the drafts, and one elsewhere: p′ of the front, and of a coin of a < 1."""
     for p, q in pairs(20):
-        law = otmd.engines.lossy.CertainTop(q, 4)
-        drafted = law.position_structure().deterministic
+        law = otmd.engines.lossy.TopK(q, 4)
+        drafted = law.position_structure.deterministic
         mass = p[drafted].sum()
         rate = 0.5 * (1.0 + mass)
         best = np.where(np.isin(np.arange(p.size), drafted), rate / mass, (1 - rate) / (1 - mass))

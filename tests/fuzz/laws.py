@@ -6,7 +6,7 @@ import numpy as np
 
 import otmd
 from fuzz.choices import Choices
-from otmd.laws import ProposalLaw
+from otmd.laws import DraftLaw
 
 MOST_TUPLES = 2000
 METHODS = (
@@ -75,8 +75,8 @@ def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
         except IndexError:
             return
     elif method == "prefix_containment":
-        if isinstance(drafts, ProposalLaw) and not drafts.batch_shape:
-            structure = drafts.position_structure()
+        if isinstance(drafts, DraftLaw) and not drafts.batch_shape:
+            structure = drafts.position_structure
             first = structure.deterministic
             others = np.setdiff1d(np.arange(drafts.vocab_size), first)
             contained = structure.prefix_containment(np.append(first, others))

@@ -50,7 +50,7 @@ def pairs(count: int, seed: int):
 def test_prefixes_are_contained_as_they_are_one_by_one(name):
     for p, q in pairs(4, 9):
         law = LAWS[name](q)
-        structure = law.position_structure()
+        structure = law.position_structure
         first = structure.deterministic
         order = np.append(first, np.setdiff1d(np.argsort(p), first)).astype(np.int64)
         rank = order.argsort()
@@ -238,7 +238,7 @@ def test_a_verifier_attains_it_and_emits_the_output_law():
 def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
     """Any share for a token that is never drafted would be lost."""
     p = np.array([0.0, 0.5, 0.5, 0.0])
-    for law in (otmd.CertainTop([0.7, 0.1, 0.1, 0.1], 1), otmd.CertainTop([0.4, 0.1, 0.1, 0.4], 2)):
+    for law in (otmd.TopK([0.7, 0.1, 0.1, 0.1], 1), otmd.TopK([0.4, 0.1, 0.1, 0.4], 2)):
         front = otmd.lossy_frontier(p, law)
         output = front.output_distribution(0.3)
         assert front.rate_at(0.3) == pytest.approx(0.3, abs=1e-12)

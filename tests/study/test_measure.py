@@ -35,8 +35,8 @@ ROWS_A_POSITION = {
     ("Greedy", 1): 4,
     ("Greedy", 4): 2,
     ("Hub", 2): 3,
-    ("CertainTop", 1): 1,
-    ("CertainTop", 4): 1,
+    ("TopK", 1): 1,
+    ("TopK", 4): 1,
 }
 
 

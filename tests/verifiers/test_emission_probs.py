@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import otmd
+from otmd.laws import Slots
 
 # Two-sided, of a normal distribution: false alarms once in 160,000.
 SIGMAS = 4.5
@@ -26,7 +27,7 @@ LAWS = {
     "independent": lambda q, second: otmd.Independent(np.array([q, second, q])),
     "hub": lambda q, _: otmd.Hub(q),
     "greedy": lambda q, _: otmd.Greedy(q, 3),
-    "top": lambda q, _: otmd.CertainTop(q, 3),
+    "top": lambda q, _: otmd.TopK(q, 3),
     "top, with": top_then(otmd.WithReplacement),
     "top, without": top_then(otmd.WithoutReplacement),
 }
@@ -133,8 +134,7 @@ def test_the_estimate_of_any_verifier_is_unbiased() -> None:
 
 def test_a_biased_estimate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws that do not count with the probability of what was put into them."""
-    law = otmd.WithReplacement
-    drawn = law.position_next_draft_probs
-    monkeypatch.setattr(law, "position_next_draft_probs", lambda *of: drawn(*of) ** 2)
+    drawn = Slots.next_draft_probs
+    monkeypatch.setattr(Slots, "next_draft_probs", lambda *of: drawn(*of) ** 2)
     with pytest.raises(AssertionError):
         test_the_estimate_of_any_verifier_is_unbiased()

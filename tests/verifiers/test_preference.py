@@ -52,7 +52,7 @@ def test_near_equal_distributions_in_any_order() -> None:
 
 def table_of(law: otmd.DraftLaw) -> list[list[float]]:
     """The distribution of each slot."""
-    slots = law.position_structure().random
+    slots = law.position_structure.random
     return np.repeat(slots.dense, slots.copies, axis=0).tolist()
 
 
@@ -147,7 +147,7 @@ def test_cells_take_pairs_as_one_by_one(n: int) -> None:
             _, accept, taken = in_cells.sweep.pairs(*pairs)
             _, expected_accept, expected_taken = one_by_one.sweep.pairs(*pairs)
             np.testing.assert_allclose(taken, expected_taken, atol=1e-12)
-            drawn = law.position_structure().random.prob(
-                law.position_structure().random.row_of_slot[pairs[0]], pairs[1]
+            drawn = law.position_structure.random.prob(
+                law.position_structure.random.row_of_slot[pairs[0]], pairs[1]
             )
             np.testing.assert_allclose(accept * drawn, expected_accept * drawn, atol=1e-9)

@@ -67,7 +67,7 @@ def _engine(name: str, title: str, **options: Any) -> Candidate:
 
 
 def _deterministic(title: str, engines: tuple[str, ...] = ()) -> Candidate:
-    return _engine("certain-tree", title, engines=engines)._replace(variants={})
+    return _engine("top-k-tree", title, engines=engines)._replace(variants={})
 
 
 def _with_replacement(
@@ -125,7 +125,7 @@ CANDIDATES = {
         "sampled chain, block verification (vLLM block, V2 runner alone)",
         engines=("vLLM",),
     ),
-    "certain-tree": _engine("certain-tree", "deterministic top-n tree, target only"),
+    "top-k-tree": _engine("top-k-tree", "deterministic top-n tree, target only"),
     "static-tree": _deterministic(
         "deterministic tokens, best static tree, target only (Medusa, EAGLE-1)"
     ),

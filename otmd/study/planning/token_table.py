@@ -224,7 +224,7 @@ def _included(
     """
     if before.size == law.num_drafts:
         return before
-    if isinstance(law.position_structure().random, Race):
+    if isinstance(law.position_structure.random, Race):
         # The first drafts are drawn as if there were no others.
-        return np.append(before, law.position_inclusion_probs()[token] - before.sum())
+        return np.append(before, law.position_structure.inclusion_probs()[token] - before.sum())
     return TargetOnly().prepare(p, law).emission_probs(token).sum(axis=0 if is_paths else 1)

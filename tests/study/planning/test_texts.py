@@ -77,7 +77,7 @@ SHAPE, NODES, NESTED = (
 )
 PATHS = Choice("", 1.0, (2, 2, 2), 6, ((0,),))
 EXACT = [
-    *("one-hot", "match-sampled", "rejection", "block", "certain-tree", "sequoia", "greedy"),
+    *("one-hot", "match-sampled", "rejection", "block", "top-k-tree", "sequoia", "greedy"),
     *("rrs", "rrs-paths", "k-seq", "k-seq-paths", "preference", "preference-paths"),
     *("stratified", "optimal", pytest.param("stratified-optimal", marks=pytest.mark.slow)),
 ]
