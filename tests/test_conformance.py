@@ -81,7 +81,7 @@ def test_verifiers(verifier: str, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("axes", [(2, 1), (0,)], ids=str)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", quick(VARIANTS, "without-replacement", "top-then", "stratified"))
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_verifiers_with_leading_axes(verifier: str, name: str, axes: tuple[int, ...]) -> None:
     law = VARIANTS[name](np.random.default_rng(7).dirichlet(np.full(3, 0.7), axes), 2)
