@@ -330,8 +330,8 @@ def favours_token_0(self: otmd.Verifier, target: Array, law: otmd.DraftLaw):
     ],
 )
 def test_a_coupling_with_a_fault_is_caught(prepare: Callable, target: Array, named: str) -> None:
+    rule = spoilt(otmd.PoissonCoupling, prepare_position=prepare)()
     with pytest.raises(AssertionError, match=named):
-        rule = spoilt(otmd.PoissonCoupling, prepare_position=prepare)()
         check_verifier(rule, WITH, target_probs=target)
 
 
