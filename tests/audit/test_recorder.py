@@ -52,14 +52,10 @@ EDGE = {
     for side in ("target", "draft")
     for name, value in {"logits": np.array([2.5, 0.8, 0.7, 0.7]), "top_p": 0.85}.items()
 }
+DISTINCT = Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection())
 RUNS = {
     "sound": (Engine(num_drafts=2, depth=2, record_unreached=True).run(150, 3), "with-replacement"),
-    "no replacement": (
-        Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection()).run(
-            80, 1
-        ),
-        "without-replacement",
-    ),
+    "no replacement": (DISTINCT.run(80, 1), "without-replacement"),
     "fixed": (Engine(draft=Processing(temperature=0)).run(80, 2), "fixed"),
     "parameters": (
         Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()).run(40, 2),
@@ -70,20 +66,14 @@ RUNS = {
     "never drawn": (Engine(num_drafts=2).run(80, 4), "without-replacement"),
     "missing outputs": (
         [
-            row | {"output_token": row["output_token"] if i % 5 else None}
+            row if i % 5 else row | {"output_token": None}
             for i, row in enumerate(Engine(depth=2).run(80, 5))
         ],
         "with-replacement",
     ),
     "ties": (
-        [
-            row
-            for i in range(40)
-            for row in (
-                TIED | {"output_token": i % 2},
-                EDGE | {"draft_tokens": [i % 4], "output_token": i // 2 % 4},
-            )
-        ],
+        [TIED | {"output_token": i % 2} for i in range(40)]
+        + [EDGE | {"draft_tokens": [i % 4], "output_token": i // 2 % 4} for i in range(40)],
         "with-replacement",
     ),
     "ids": (listed(60), "with-replacement"),

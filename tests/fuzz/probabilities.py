@@ -25,11 +25,8 @@ def one_input(choices: Choices) -> None:
 
 def _probs(choices: Choices, vocab_size: int) -> object:
     axes = tuple(choices.below(3) for _ in range(choices.below(3)))
-    return (
-        choices.masses(vocab_size, axes if choices.below(2) else ())
-        if choices.often()
-        else (choices.array())
-    )
+    masses = choices.masses(vocab_size, axes if choices.below(2) else ())
+    return masses if choices.often() else choices.array()
 
 
 def _validate(choices: Choices) -> None:
