@@ -17,13 +17,12 @@ tensors = pytest.importorskip("otmd.tensors")
 PAGE = Path(ROOT, "docs", "for_engine_authors.md")
 
 
+SOURCE = "\n".join(code for lang, _, code in code_blocks(PAGE.read_text()) if lang == "python")
+
+
 @pytest.fixture(scope="module")
 def engine() -> SimpleNamespace:
-    return functions(page_source())
-
-
-def page_source() -> str:
-    return "\n".join(code for lang, _, code in code_blocks(PAGE.read_text()) if lang == "python")
+    return functions(SOURCE)
 
 
 def functions(source: str) -> SimpleNamespace:
@@ -137,7 +136,7 @@ def test_the_audit_finds_no_fault(engine, pair: str, dtype: torch.dtype) -> None
 
 def test_the_audit_finds_half_precision() -> None:
     """A control: the page's code, with the residual summed up in the dtype of the target."""
-    source = page_source()
+    source = SOURCE
     for exact, rounded in ((".float()\n", "\n"), ("accepted.float()", "accepted.bfloat16()")):
         assert source.count(exact) == 1
         source = source.replace(exact, rounded)
@@ -177,16 +176,10 @@ def test_the_page_scores_trees_as_the_package_does(engine, dtype: torch.dtype) -
     same = []
     for nodes, tokens, number, inclusion, drafts in levels:
         # In the package a node that does not exist drafts nothing.
-        none = nodes[..., None] < 0
-        same.append(
-            tensors.TensorLevel(
-                nodes,
-                tokens,
-                torch.where(none, drafts.shape[-1], number),
-                torch.where(none, 0.0, inclusion),
-                torch.where(none, -1, drafts),
-            )
-        )
+        none, count = nodes[..., None] < 0, drafts.shape[-1]
+        pairs = ((count, number), (0.0, inclusion), (-1, drafts))
+        given = (torch.where(none, absent, value) for absent, value in pairs)
+        same.append(tensors.TensorLevel(nodes, tokens, *given))
     rule = tensors.TensorLayerVerification(target, same)
     assert (scores - rule.scores).abs().max() < 1e-12
     assert (ends - rule.end_probs).abs().max() < 1e-12

@@ -12,7 +12,6 @@ from scipy.stats import binom
 
 import otmd
 from otmd.audit import draft_law
-from otmd.audit.counts import p_value_of_exchangeable
 from otmd.audit.draft_samples import counts_of_extremes
 
 # A tenth of the usual draws for exact p-values.
@@ -138,16 +137,3 @@ def test_sound_drafts_of_a_position_raise_alarms_at_the_stated_rate(law):
         rng = np.random.default_rng(seed)
         alarms += draft_law(law.sample(rng=rng, size=300), law, 0.2, rng=rng).faulty
     assert alarms <= binom.isf(1e-4, 40, 0.2)
-
-
-@pytest.mark.slow
-def test_p_values_of_exchangeable_sets_are_super_uniform():
-    rng, law = np.random.default_rng(3), np.array([0.5, 0.3, 0.15, 0.05])
-    values = [
-        p_value_of_exchangeable(rng.multinomial(40, law), rng.multinomial(90, law), 0.01, rng=rng)
-        for _ in range(400)
-    ]
-    for x in (0.02, 0.1, 0.5):
-        assert sum(own <= x for own in values) <= binom.isf(1e-6, 400, x)
-    far = p_value_of_exchangeable(np.array([40, 0]), np.array([10, 80]), 1e-3, rng=rng)
-    assert far <= 1e-3
