@@ -1,7 +1,5 @@
 """The command line: what it prints, its exit codes, and its errors."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """``otmd decode``: wrong use in one line before any model is loaded, tables, JSON, interruption."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

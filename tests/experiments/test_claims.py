@@ -1,7 +1,5 @@
 """The claims' scripts on their smallest sweeps, and what can be said of their answers beforehand."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The study of draft laws: its rates are those of ``otmd``, and its fitted bounds are of held-out prompts."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Figures and tables of the claims: of the numbers that are stored in the repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Lossy rules have the output and the rate that they are said to have, and none is above the frontier."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

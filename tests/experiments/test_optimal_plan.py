@@ -1,7 +1,5 @@
 """The benchmark of the optimal plan on a small vocabulary, and what it is compared with."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

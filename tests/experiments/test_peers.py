@@ -1,7 +1,5 @@
 """The benchmark against peers on tiny vocabularies: it runs, who is off is seen, and it is drawn."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -13,13 +11,7 @@ import pytest
 
 import otmd
 from experiments.performance import peers
-from experiments.performance.peer_solvers import (
-    LAWS,
-    Peer,
-    list_peers,
-    scan_prefixes,
-    timed,
-)
+from experiments.performance.peer_solvers import LAWS, Peer, list_peers, scan_prefixes, timed
 from paper_figures import cost
 
 LONG = 3600.0

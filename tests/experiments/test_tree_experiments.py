@@ -1,7 +1,5 @@
 """Experiments on draft trees with a tiny model: they run, continue, and are drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Steps along texts are those of the rules, against enumeration."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -68,8 +66,7 @@ TREES = {
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [*list(TREES)[:-1], pytest.param("optimal, without", marks=pytest.mark.slow)],
+    "rule", [*list(TREES)[:-1], pytest.param("optimal, without", marks=pytest.mark.slow)]
 )
 def test_binary_trees_along_texts_are_block_efficiency(rule):
     (verifier, law), (target, draft) = TREES[rule], small_pair()
@@ -97,9 +94,7 @@ def test_a_probability_that_forgets_the_emitted_token_is_caught():
 
 
 @pytest.mark.parametrize(
-    "verifier",
-    [otmd.KSequential(), pytest.param(OPTIMAL, marks=pytest.mark.slow)],
-    ids=repr,
+    "verifier", [otmd.KSequential(), pytest.param(OPTIMAL, marks=pytest.mark.slow)], ids=repr
 )
 def test_paths_along_texts_are_block_efficiency(verifier):
     target, draft = small_pair()

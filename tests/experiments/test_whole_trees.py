@@ -1,7 +1,5 @@
 """The study of whole trees: its estimates are unbiased, its shapes are chosen on the held-out half."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -12,10 +10,7 @@ from models.conftest import WORDS, make_llama, make_tokenizer
 from experiments.claims import tree_leads, whole_trees
 from otmd.models import LanguageModel, Prompt, load_draft
 from otmd.models.continuations import CachedContinuations
-from otmd.trees import (
-    IIDPaths,
-    TableModel,
-)
+from otmd.trees import IIDPaths, TableModel
 from otmd.trees.base import Context, DraftTree
 from otmd.trees.random_choices import Sampled
 

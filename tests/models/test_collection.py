@@ -6,24 +6,13 @@ import pytest
 import torch
 
 from models.conftest import make_tokenizer
-from otmd.models import (
-    DatasetError,
-    HarnessError,
-    LanguageModel,
-    collect,
-    open_dataset,
-)
+from otmd.models import DatasetError, HarnessError, LanguageModel, collect, open_dataset
 from otmd.models.dataset import read_shard
 from otmd.models.prompts import prompt_tokens
 from otmd.models.variants import skip_layers
 from otmd.storage.files import LOCK
 
-OPTIONS = {
-    "positions_per_prompt": 3,
-    "max_new_tokens": 8,
-    "batch_size": 2,
-    "progress": False,
-}
+OPTIONS = {"positions_per_prompt": 3, "max_new_tokens": 8, "batch_size": 2, "progress": False}
 
 
 @pytest.fixture

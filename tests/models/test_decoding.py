@@ -1,7 +1,5 @@
 """Decoding with draft trees: the cache changes no distribution, and texts follow the target."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np
@@ -10,11 +8,7 @@ from scipy.stats import chisquare
 
 import otmd
 from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode
-from otmd.models.continuations import (
-    CachedContinuations,
-    Recomputed,
-    branches,
-)
+from otmd.models.continuations import CachedContinuations, Recomputed, branches
 from otmd.models.variants import skip_layers
 from otmd.trees import (
     AdaptiveTree,

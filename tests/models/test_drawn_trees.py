@@ -1,7 +1,5 @@
 """Trees drawn along texts: what rules yield on them, and how they are stored."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -12,22 +10,11 @@ from models.test_collection import OPTIONS, shards
 from otmd.cli import main
 from otmd.models import DatasetError, NGram, NGramDraft, collect, open_dataset
 from otmd.models.dataset import SHARDS, read_shard, write_shard
-from otmd.models.drawn_trees import (
-    DrawnTree,
-    SameDrafts,
-    draw_trees,
-    node_by_node_tokens,
-)
+from otmd.models.drawn_trees import DrawnTree, SameDrafts, draw_trees, node_by_node_tokens
 from otmd.models.variants import skip_layers
 from otmd.probabilities import Processing
 from otmd.storage.store import Store
-from otmd.trees import (
-    SubtreeVerification,
-    TableModel,
-    TokenLevel,
-    TokenTree,
-    block_efficiency,
-)
+from otmd.trees import SubtreeVerification, TableModel, TokenLevel, TokenTree, block_efficiency
 from otmd.trees.base import Context, DraftTree
 from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import every_outcome

@@ -1,7 +1,5 @@
 """Draft trees inside transformers' ``generate``: its texts, its settings, its stops."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """No file of a model runs code, though standard input says "y" to every question."""
 
-from __future__ import annotations
-
 import io
 import json
 

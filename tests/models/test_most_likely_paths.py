@@ -1,7 +1,5 @@
 """A draft's likeliest paths are those of its own distributions, however they are computed and kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference

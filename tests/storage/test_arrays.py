@@ -1,7 +1,5 @@
 """npz and npy files that lie: each input found a fault once, or would fill the memory."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a Parquet file may cost to read: crafted ones are refused before memory runs out."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A folder of named parts is never mixed with another run's, or with files of something else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """compare: every law × verifier of one or many positions, best first, without Polars."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

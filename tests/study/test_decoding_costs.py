@@ -1,7 +1,5 @@
 """What decoding took, summed; the table and the figure of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

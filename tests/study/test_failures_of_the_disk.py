@@ -4,8 +4,6 @@ In each case: one line that says what to do, an exit code that is not 0, nothing
 and the same command goes on.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """measure: what rows there are, what is in them, and that where they run changes nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """measure with a device: closed forms on torch tensors, the rest on the CPU, the same table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import joblib

@@ -1,7 +1,5 @@
 """Measurements on disk: what is finished is kept, and nothing else is mixed in."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The recommendation: a closed form first, and what a solver would add at the same positions."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 

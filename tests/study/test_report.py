@@ -1,7 +1,5 @@
 """The tables, the JSON and the figure that show a summary."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -16,10 +14,7 @@ import polars as pl
 import pytest
 
 from otmd.study import draw_gaps, print_report, report_json, summarise
-from otmd.study.report import (
-    make_figure,
-    report_tables,
-)
+from otmd.study.report import make_figure, report_tables
 from otmd.study.style import MARKS
 from otmd.study.summary import DEFAULT_BY
 from otmd.study.table import Table, html_page, markdown_page

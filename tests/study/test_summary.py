@@ -1,7 +1,5 @@
 """summarise: a naive twin, and intervals that cover what they say on clustered positions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sweeps lose nothing: interrupted, killed, torn, merged, run by processes, threads or a cluster."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rules for draft trees, compared on trees that are drawn after texts of the target."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
