@@ -73,10 +73,8 @@ def test_with_workers_and_probabilities(dataset: Dataset, tmp_path) -> None:
     assert_frame_equal(found, measure(dataset, num_drafts=(2,), workers=1), abs_tol=1e-12)
     probs = [otmd.Processing()(values) for values in dataset.arrays(range(len(dataset)))]
     np.savez(tmp_path / "probs.npz", target_probs=probs[0], draft_probs=probs[1])
-    path = tmp_path / "probs.npz"
-    assert_frame_equal(
-        measure(path, workers=1, device="cpu"), measure(path, workers=1), abs_tol=1e-12
-    )
+    found, alone = (measure(tmp_path / "probs.npz", workers=1, device=d) for d in ("cpu", None))
+    assert_frame_equal(found, alone, abs_tol=1e-12)
 
 
 def test_a_bad_position_is_named(dataset: Dataset, tmp_path) -> None:
@@ -86,9 +84,3 @@ def test_a_bad_position_is_named(dataset: Dataset, tmp_path) -> None:
     for settings in ({}, {"verifiers": [otmd.KSequential]}, {"processing": [STEPS[3]]}):
         with pytest.raises(ValueError, match="dataset: position 7"):
             measure(tmp_path / "dump.npz", workers=1, device="cpu", **settings)
-
-
-@pytest.mark.parametrize("name", ["nowhere", "meta:x", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused(name: str, dataset: Dataset) -> None:
-    with pytest.raises(ValueError, match=f"device: got '{name}'"):
-        measure(dataset, device=name)

@@ -44,9 +44,6 @@ def test_a_task_draws_the_same_wherever_it_stands(table, tmp_path) -> None:
     other = run_sweep(Sweep(draws, [GRID[3]], seed=1), tmp_path / "alone", workers=1)
     assert other["task"][0] != alone["task"][0]
     assert not np.isin(other["value"], alone["value"]).any()
-
-
-def test_a_task_that_is_computed_again_draws_the_same(table, tmp_path) -> None:
     # As after an edit of the code: the part has another name.
     again = run_sweep(Sweep(draws, GRID, data="x"), tmp_path / "again", workers=1)
     assert not again["task"].is_in(table["task"].to_list()).any()
@@ -124,10 +121,9 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
 
 
 def test_a_cluster_agrees(table, tmp_path) -> None:
+    options = {"processes": False, "threads_per_worker": 2, "dashboard_address": None}
     with (
-        distributed.LocalCluster(
-            1, processes=False, threads_per_worker=2, dashboard_address=None
-        ) as cluster,
+        distributed.LocalCluster(1, **options) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config("dask"),
     ):
@@ -142,22 +138,6 @@ def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None
     before = [part.stat().st_mtime_ns for part in parts(tmp_path / "both")]
     assert_frame_equal(run_sweep(WHOLE, tmp_path / "both", workers=1), table)
     assert [part.stat().st_mtime_ns for part in parts(tmp_path / "both")] == before
-    with pytest.raises(ValueError, match="expected a folder"):
-        merge_sweeps([tmp_path / "none"], tmp_path / "both")
-
-
-@pytest.mark.parametrize(
-    ("sweep", "message"),
-    [
-        (Sweep(draws, []), "got 0"),
-        (Sweep(draws, [GRID[0], GRID[0]]), "1 of them different"),
-        (Sweep(other_keys, [GRID[0]]), "gave no rows"),
-        (Sweep(other_keys, [GRID[1]]), r"\['shift'\], which tasks have"),
-    ],
-)
-def test_sweeps_without_sense_are_refused(sweep, message, tmp_path) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_sweep(sweep, tmp_path, workers=1)
 
 
 def test_tasks_of_a_toml_file(tmp_path) -> None:
@@ -165,11 +145,3 @@ def test_tasks_of_a_toml_file(tmp_path) -> None:
     spec.write_text('[[tasks]]\na = [1, 2]\nb = "x"\n[[tasks]]\na = [2, 3]\nb = ["x", "y"]\n')
     pairs = [(1, "x"), (2, "x"), (2, "y"), (3, "x"), (3, "y")]
     assert read_tasks(spec) == [{"a": a, "b": b} for a, b in pairs]
-    for text, message in (
-        ("a = ", "TOML"),
-        ("a = 1\n", r"\[\[tasks\]\]"),
-        ("tasks = []\n", "tasks"),
-    ):
-        spec.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_tasks(spec)
