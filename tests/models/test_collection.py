@@ -5,8 +5,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from models.conftest import make_tokenizer
-from otmd.models import DatasetError, HarnessError, LanguageModel, collect, open_dataset
+from models.conftest import make_tokenizer, save_tiny
+from otmd.models import DatasetError, HarnessError, collect, open_dataset
 from otmd.models.dataset import read_shard
 from otmd.models.prompts import prompt_tokens
 from otmd.models.variants import skip_layers
@@ -74,10 +74,8 @@ def test_text_mode_is_teacher_forced_on_the_answers(tiny, draft, prompts, tmp_pa
     options = OPTIONS | {"positions_per_prompt": 20}
     dataset = collect(tiny, draft, prompts, tmp_path / "full", mode="text", **options)
     tokens = tiny.tokenizer(f"{prompts[0].text} {prompts[0].answer}").input_ids
-    place = dataset.positions[1]
-    np.testing.assert_allclose(
-        dataset.arrays([1])[0][0], tiny.logits(tokens[: place.position])[-1], atol=2e-5
-    )
+    wanted = tiny.logits(tokens[: dataset.positions[1].position])[-1]
+    np.testing.assert_allclose(dataset.arrays([1])[0][0], wanted, atol=2e-5)
     # A text that is shorter than that gives every position.
     first = [p.position for p in dataset.positions if p.prompt_id == "p0"]
     assert first == list(range(first[0], first[0] + 8))
@@ -177,19 +175,9 @@ def test_logits_that_cannot_be_stored(tiny, prompts, tmp_path):
         collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path / "b", **OPTIONS)
 
 
-def test_names_instead_of_models_and_a_bar(tiny, prompts, tmp_path, capsys):
-    tiny.model.save_pretrained(tmp_path / "model")
-    tiny.tokenizer.save_pretrained(tmp_path / "model")
-    dataset = collect(
-        str(tmp_path / "model"),
-        "skip:2",
-        prompts[:2],
-        tmp_path / "data",
-        max_new_tokens=4,
-        device="cpu",
-        progress=True,
-    )
+def test_names_instead_of_models_and_a_bar(prompts, tmp_path, capsys):
+    options = {"max_new_tokens": 4, "device": "cpu", "progress": True}
+    model = str(save_tiny(tmp_path / "model"))
+    dataset = collect(model, "skip:2", prompts[:2], tmp_path / "data", **options)
     assert "Collecting" in capsys.readouterr().err
-    stored = json.loads((tmp_path / "data" / "collect.json").read_text())
-    assert stored == dataset.metadata
-    assert isinstance(tiny, LanguageModel)
+    assert json.loads((tmp_path / "data" / "collect.json").read_text()) == dataset.metadata

@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import chisquare
 
 import otmd
-from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode
+from models.conftest import make_ngram
+from otmd.models import LanguageModel, NGramDraft, Speculation, decode
 from otmd.models.continuations import CachedContinuations, Recomputed, branches
 from otmd.models.variants import skip_layers
 from otmd.trees import (
@@ -44,8 +45,7 @@ def draft(tiny: LanguageModel) -> LanguageModel:
 
 @pytest.fixture
 def ngram(tiny: LanguageModel) -> NGramDraft:
-    rng = np.random.default_rng(0)
-    return NGramDraft(NGram.fit([rng.integers(0, 62, 400)], 62, 3), tiny.tokenizer)
+    return make_ngram(tiny)
 
 
 def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
@@ -114,22 +114,6 @@ def test_greedy_texts_are_the_targets_own(
     assert sum(count for count, _ in found.steps) == len(wanted)
 
 
-def law_of_two(tiny: LanguageModel, processing: otmd.Processing) -> np.ndarray:
-    """The target's law of the next two tokens, (V, V)."""
-    first = processing(tiny.logits(PROMPT)[-1])
-    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
-    return first[:, None] * second
-
-
-def pooled(counts: np.ndarray, wanted: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and expectations; outcomes expected less than ``least`` times are put together."""
-    rare = wanted < least
-    return (
-        np.append(counts[~rare], counts[rare].sum()),
-        np.append(wanted[~rare], wanted[rare].sum()),
-    )
-
-
 def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
     """The p-value of a χ² test of the first two tokens against the target's law."""
     processing = otmd.Processing(0.6)
@@ -137,11 +121,15 @@ def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
     for _ in range(runs):
         tokens = decode(tiny, PROMPT, 2, speculation, processing, rng=rng).tokens
         counts[tokens[0], tokens[-1] if len(tokens) > 1 else 0] += 1
-    wanted = law_of_two(tiny, processing)
+    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
+    wanted = processing(tiny.logits(PROMPT)[-1])[:, None] * second
     for token in tiny.stop_tokens:
         # A text that ends has no second token.
         wanted[token, 0], wanted[token, 1:] = wanted[token].sum(), 0.0
-    return float(chisquare(*pooled(counts.ravel(), runs * wanted.ravel(), 5.0)).pvalue)
+    # Outcomes that are expected less than 5 times are put together.
+    rare = runs * wanted < 5.0
+    pooled = (np.append(law[~rare], law[rare].sum()) for law in (counts, runs * wanted))
+    return float(chisquare(*pooled).pvalue)
 
 
 @pytest.mark.parametrize("name", ["SpecHub", "traversal", "adaptive"])
