@@ -1,5 +1,3 @@
-"""The command line: what it prints, its exit codes, and its errors."""
-
 import json
 import os
 import re
@@ -365,6 +363,7 @@ def test_measure_in_json_and_its_default_folder(dump, capsys):
 def test_a_process_of_its_own_loads_neither_torch_nor_polars():
     code = (
         "import sys; from otmd.cli import main; code = main(sys.argv[1:]) or main(['--help']); "
+        "import otmd; otmd.compare([1, 0], [1, 0], [1], verifiers=otmd.TargetOnly); "
         "heavy = {'torch', 'polars', 'matplotlib', 'transformers', 'pyarrow'} & set(sys.modules); "
         "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
     )

@@ -1,5 +1,3 @@
-"""``otmd decode``: wrong use in one line before any model is loaded, tables, JSON, interruption."""
-
 import json
 import re
 

@@ -1,5 +1,3 @@
-"""The claims' scripts on their smallest sweeps, and what can be said of their answers beforehand."""
-
 from fractions import Fraction
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Arguments and tables that experiments and figures refuse, each with the words of the message."""
-
 from pathlib import Path
 
 import numpy as np

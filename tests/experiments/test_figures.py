@@ -1,5 +1,3 @@
-"""Figures and tables of the claims: of the numbers that are stored in the repository."""
-
 import os
 import re
 import shutil

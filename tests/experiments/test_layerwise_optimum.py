@@ -1,5 +1,3 @@
-"""The best layerwise rule where it is known, and the table."""
-
 import polars as pl
 import pytest
 

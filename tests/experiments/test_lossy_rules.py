@@ -1,5 +1,3 @@
-"""Lossy rules have the output and the rate that they are said to have, and none is above the frontier."""
-
 from types import SimpleNamespace
 
 import numpy as np

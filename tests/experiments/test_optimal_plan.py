@@ -1,6 +1,3 @@
-"""The benchmark of the optimal plan on a small vocabulary, and what it is compared with."""
-
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +6,7 @@ import pytest
 
 import otmd
 from experiments.performance import optimal_plan
-from experiments.performance.global_resolution import exact_rates, resolve
+from experiments.performance.global_resolution import resolve
 
 
 @pytest.mark.slow
@@ -53,15 +50,3 @@ def test_truncation_and_sampled_tuples_are_seen_in_the_distance() -> None:
     end = resolve(p, q, 40, 4)
     assert end.sampled
     assert 1e-4 < end.distance < 0.1
-
-
-@pytest.mark.parametrize("reject", [0.0, 2.0])
-def test_rates_of_weights_are_those_of_all_tuples(reject: float) -> None:
-    rng = np.random.default_rng(8)
-    mass, log_weights = rng.dirichlet(np.ones(4)), 3 * rng.normal(size=4)
-    inside, never, rates = 0.8 * mass, 0.2, np.zeros(4)
-    for tokens in product(range(5), repeat=3):
-        weights = np.bincount(tokens, minlength=5)[:4] * np.exp(log_weights)
-        prob = np.append(inside, never)[list(tokens)].prod()
-        rates += prob * weights / max(weights.sum() + reject, 1e-300)
-    assert exact_rates(log_weights, inside, never, 3, reject) == pytest.approx(rates, abs=1e-12)

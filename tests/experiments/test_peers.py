@@ -1,5 +1,3 @@
-"""The benchmark against peers on tiny vocabularies: it runs, who is off is seen, and it is drawn."""
-
 import subprocess
 import sys
 import time

@@ -1,5 +1,3 @@
-"""The one way to run experiments: from the command line, without computing anything twice."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Experiments on draft trees with a tiny model: they run, continue, and are drawn."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Steps along texts are those of the rules, against enumeration."""
-
 from itertools import product
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""The study of whole trees: its estimates are unbiased, its shapes are chosen on the held-out half."""
-
 from functools import partial
 
 import numpy as np
@@ -30,6 +28,8 @@ def test_trees_have_no_more_drafts_than_the_budget():
 @pytest.fixture
 def tiny_pair(monkeypatch):
     pair = make_pair()
+    # For large vocabularies; here it takes most of the time.
+    monkeypatch.setattr("gc.collect", lambda: 0)
     prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
     monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
     monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)

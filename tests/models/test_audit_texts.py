@@ -1,5 +1,3 @@
-"""``otmd audit --oracle``: texts of a model against the model."""
-
 import json
 
 import numpy as np

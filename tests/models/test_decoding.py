@@ -1,5 +1,3 @@
-"""Decoding with draft trees: the cache changes no distribution, and texts follow the target."""
-
 import inspect
 
 import numpy as np

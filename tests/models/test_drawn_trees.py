@@ -1,5 +1,3 @@
-"""Trees drawn along texts: what rules yield on them, and how they are stored."""
-
 from functools import partial
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Draft trees inside transformers' ``generate``: its texts, its settings, its stops."""
-
 import copy
 from functools import partial
 from unittest.mock import Mock, call

@@ -25,18 +25,6 @@ def test_rows_and_batches_are_parts_of_the_same_logits(tiny):
     np.testing.assert_allclose(tiny.logits([ids, ids])[1], whole, atol=1e-5)
 
 
-def test_generation_with_cache_and_padding_equals_full_forwards(tiny):
-    prompts = [[2, 3, 4, 5, 6, 7], [8, 9], [10]]
-    together = tiny.generate(prompts, 8, temperature=0.0, rngs=rngs(0, 1, 2))
-    for prompt, new in zip(prompts, together, strict=True):
-        tokens = list(prompt)
-        for _ in range(8):
-            tokens.append(int(tiny.logits(tokens)[-1].argmax()))
-            if tokens[-1] in tiny.stop_tokens:
-                break
-        assert new == tokens[len(prompt) :]
-
-
 def test_what_is_drawn_for_one_prompt_does_not_hang_on_the_others(tiny):
     alone = tiny.generate([[8, 9]], 10, rngs=rngs(5))[0]
     together = tiny.generate([[2, 3, 4, 5, 6], [8, 9]], 10, rngs=rngs(4, 5))[1]

@@ -1,5 +1,3 @@
-"""A draft's likeliest paths are those of its own distributions, however they are computed and kept."""
-
 import numpy as np
 import pytest
 import reference

@@ -1,5 +1,3 @@
-"""A small dataset of logits, and the tables that are measured on it."""
-
 from pathlib import Path
 
 import polars as pl

@@ -1,5 +1,3 @@
-"""Functions that toy sweeps compute; workers import them by name."""
-
 import os
 import sys
 import time

@@ -1,5 +1,3 @@
-"""What decoding took, summed; the table and the figure of it."""
-
 import json
 import math
 from collections import Counter

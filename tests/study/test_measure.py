@@ -1,5 +1,3 @@
-"""measure: what rows there are, what is in them, and that where they run changes nothing."""
-
 import dataclasses
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""measure with a device: closed forms on torch tensors, the rest on the CPU, the same table."""
-
 from typing import Any
 
 import joblib

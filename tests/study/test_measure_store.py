@@ -1,5 +1,3 @@
-"""Measurements on disk: what is finished is kept, and nothing else is mixed in."""
-
 import json
 import signal
 import subprocess

@@ -1,5 +1,3 @@
-"""The recommendation: a closed form first, and what a solver would add at the same positions."""
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,5 +1,3 @@
-"""The tables, the JSON and the figure that show a summary."""
-
 import contextlib
 import io
 import json
@@ -83,12 +81,9 @@ def test_partly_undefined_groups_are_starred(table):
     assert "2*" not in printed(summarise(whole))
 
 
-def test_one_prompt_and_one_domain_each(table):
+def test_one_prompt_has_no_margin(table):
     one = summarise(table.filter(pl.col("prompt_id") == "p0"))
     assert "±?" in printed(one)
-    by_domain = printed(summarise(table, by=("domain", *DEFAULT_BY)))
-    assert "greedy · code" in by_domain
-    assert "greedy · chat" in by_domain
 
 
 def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):

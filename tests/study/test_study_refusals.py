@@ -1,5 +1,3 @@
-"""Arguments that the functions of the study refuse, each with the words of its message."""
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""summarise: a naive twin, and intervals that cover what they say on clustered positions."""
-
 import math
 
 import numpy as np

@@ -50,16 +50,9 @@ def test_a_task_draws_the_same_wherever_it_stands(table, tmp_path) -> None:
     assert_frame_equal(again.drop("task"), table.drop("task"))
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"data": "x"}, {"function": other_keys}])
-def test_what_rows_depend_on_is_in_the_key(change) -> None:
-    parts = {"function": draws, "tasks": GRID} | change
-    assert Sweep(**parts).key(GRID[0]) != WHOLE.key(GRID[0])
-    assert WHOLE.key({"count": 1, "shift": 0.0}) == WHOLE.key(GRID[0])
-    assert WHOLE.key(GRID[1]) != WHOLE.key(GRID[0])
-
-
-def test_other_code_is_another_task(tmp_path, monkeypatch) -> None:
+def test_another_function_or_its_code_is_another_task(tmp_path, monkeypatch) -> None:
     before, copy = WHOLE.key(GRID[0]), tmp_path / "sweep_toys.py"
+    assert WHOLE.key({"count": 1, "shift": 0.0}) == before != Sweep(other_keys, GRID).key(GRID[0])
     copy.write_bytes(Path(sweep_toys.__file__).read_bytes())
     monkeypatch.setattr("inspect.getfile", lambda _: str(copy))
     assert WHOLE.key(GRID[0]) == before

@@ -1,5 +1,3 @@
-"""Rules for draft trees, compared on trees that are drawn after texts of the target."""
-
 from functools import partial
 
 import numpy as np
