@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 import otmd
-from models.conftest import make_ngram
+from models.conftest import make_ngram, make_tiny
 from otmd.models import LanguageModel, NGramDraft, Speculation, decode
 from otmd.models.continuations import CachedContinuations, Recomputed, branches
 from otmd.models.variants import skip_layers
@@ -37,8 +37,13 @@ SPECULATIONS = {
 
 
 @pytest.fixture
+def tiny() -> LanguageModel:
+    return make_tiny(layers=2)
+
+
+@pytest.fixture
 def draft(tiny: LanguageModel) -> LanguageModel:
-    return skip_layers(tiny, [2])
+    return skip_layers(tiny, [1])
 
 
 @pytest.fixture
