@@ -242,9 +242,7 @@ def test_errors_are_one_line_and_the_code_says_whose(
 
 
 def test_an_error_that_names_an_argument_is_one_of_its_option(monkeypatch, capsys):
-    def refuse(*_, **__):
-        raise ValueError("layers: got [99]")
-
+    refuse = MagicMock(side_effect=ValueError("layers: got [99]"))
     monkeypatch.setattr("otmd.models.load_prompts", refuse)
     assert main(["collect", "x", "--draft", "skip:99"]) == 2
     assert capsys.readouterr().err.startswith("otmd: --draft: got [99] (see")
@@ -261,11 +259,7 @@ def test_debug_shows_where_an_error_came_from(capsys):
 
 def test_an_error_of_our_own_says_its_kind_without_control_characters(monkeypatch, capsys):
     errors = [KeyError("oh"), ValueError("a field named \x1b[2Jgone")]
-
-    def broken(*_):
-        raise errors.pop(0)
-
-    monkeypatch.setattr("otmd.cli.solve.read_problem", broken)
+    monkeypatch.setattr("otmd.cli.solve.read_problem", MagicMock(side_effect=errors))
     assert main(["solve", "1,0", "1,0"]) == 1
     assert capsys.readouterr().err == "otmd: KeyError: 'oh' (--debug shows where)\n"
     assert main(["solve", "1,0", "1,0"]) == 1

@@ -1,4 +1,5 @@
 import json
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,21 +27,6 @@ def contents(folder):
 
 def shards(folder):
     return sorted(folder.glob("*.safetensors"))
-
-
-def counting(monkeypatch, model, fail_at=None):
-    """Count the batches that are sampled, and let one of them die."""
-    calls = []
-    original = model.generate
-
-    def generate(*arguments, **options):
-        calls.append(1)
-        if len(calls) == fail_at:
-            raise KeyboardInterrupt
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(model, "generate", generate)
-    return calls
 
 
 def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
@@ -98,19 +84,21 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp
     collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
     folder = tmp_path / "killed"
     with monkeypatch.context() as patched:
-        counting(patched, tiny, fail_at=3)
+        fails = Mock(wraps=tiny.generate, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
+        patched.setattr(tiny, "generate", fails)
         with pytest.raises(KeyboardInterrupt):
             collect(tiny, draft, prompts, folder, **OPTIONS)
     assert len(shards(folder)) == 2
     with pytest.raises(DatasetError, match="unfinished"):
         open_dataset(folder)
-    calls = counting(monkeypatch, tiny)
+    generate = Mock(wraps=tiny.generate)
+    monkeypatch.setattr(tiny, "generate", generate)
     collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(calls) == 2
+    assert generate.call_count == 2
     assert contents(folder) == contents(tmp_path / "straight")
     # A finished folder runs no model, and takes no other settings.
     collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(calls) == 2
+    assert generate.call_count == 2
     with pytest.raises(ValueError, match=r"temperature: stored 1.0, asked 0.5"):
         collect(tiny, draft, prompts, folder, temperature=0.5, **OPTIONS)
 
@@ -147,9 +135,10 @@ def test_damage_is_found_and_mended(
     damage(tmp_path)
     with pytest.raises(DatasetError, match=said):
         open_dataset(tmp_path)
-    calls = counting(monkeypatch, tiny)
+    generate = Mock(wraps=tiny.generate)
+    monkeypatch.setattr(tiny, "generate", generate)
     collect(tiny, draft, prompts[:4], tmp_path, **OPTIONS)
-    assert len(calls) == made
+    assert generate.call_count == made
     assert contents(tmp_path) == before
 
 

@@ -1,4 +1,5 @@
 import inspect
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -182,16 +183,12 @@ def test_what_a_text_took(tiny: LanguageModel, draft: LanguageModel) -> None:
 def test_the_draft_reads_a_level_in_one_call(
     name: str, calls: int, tiny: LanguageModel, draft: LanguageModel, monkeypatch
 ) -> None:
-    models = []
-    forward = CachedContinuations._compute
-
-    def counted(self, missing):
-        models.append(self.model)
-        forward(self, missing)
-
-    monkeypatch.setattr(CachedContinuations, "_compute", counted)
+    compute = CachedContinuations._compute
+    spy = create_autospec(compute, side_effect=compute)
+    monkeypatch.setattr(CachedContinuations, "_compute", spy)
     law, rule = SPECULATIONS[name]
     text = decode(tiny, PROMPT, 1, Speculation(draft, law, rule), rng=np.random.default_rng(0))
+    models = [call.args[0].model for call in spy.call_args_list]
     # The root's distributions are part of reading the prompt.
     assert models == [tiny, draft, *[draft] * (calls - 1), tiny]
     assert text.steps == [(1, {"tree": 9, "adaptive": 8}[name])]

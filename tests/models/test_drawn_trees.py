@@ -1,4 +1,5 @@
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -131,16 +132,12 @@ def test_altered_trees_are_refused(tmp_path, change) -> None:
 
 
 def test_shapes_and_paths_of_the_command_line(tmp_path, monkeypatch) -> None:
-    given = {}
-
-    def collected(*_, **settings):
-        given.update(settings)
-        raise ValueError("done")
-
+    collected = Mock(side_effect=ValueError("done"))
     monkeypatch.setattr("otmd.models.load_prompts", lambda *_, **__: [])
     monkeypatch.setattr("otmd.models.collect", collected)
     shapes = "2x1x1, 16, quota:4x4"
     asked = ["--trees", shapes, "--trees-every", "4", "--paths", "3", "--consecutive", "48"]
     main(["collect", str(tmp_path), "--quiet", *asked])
+    given = collected.call_args.kwargs
     assert (given["trees"], given["quotas"]) == ([(2, 1, 1), (16,)], [(4, 4)])
     assert (given["trees_every"], given["paths"], given["max_new_tokens"]) == (4, 3, 48)

@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -89,9 +90,7 @@ def test_a_hub_name_is_recorded_with_its_commit(tmp_path):
 
 
 def test_a_hub_name_that_cannot_be_reached(monkeypatch):
-    def unreachable(*arguments, **options):
-        raise OSError("no connection\nand more")
-
+    unreachable = Mock(side_effect=OSError("no connection\nand more"))
     monkeypatch.setattr("transformers.utils.hub.cached_file", unreachable)
     with pytest.raises(ValueError, match=r"no model 'someone/nothing'.*\(no connection and more\)"):
         load_target("someone/nothing", device="cpu")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -224,10 +225,7 @@ def test_workers_take_laws_that_were_defined_at_a_prompt(dump):
 
 
 def test_an_interrupt_while_a_run_ends_is_not_lost(dataset, monkeypatch, tmp_path):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Store, "write", interrupted)
+    monkeypatch.setattr(Store, "write", Mock(side_effect=KeyboardInterrupt))
     settings = {"laws": [otmd.Greedy], "verifiers": [otmd.TargetOnly], "num_drafts": (2,)}
     with joblib.parallel_config("threading"), pytest.raises(KeyboardInterrupt):
         measure(dataset, **settings, output=tmp_path)

@@ -1,4 +1,5 @@
 from functools import partial
+from unittest.mock import create_autospec
 
 import numpy as np
 import polars as pl
@@ -41,18 +42,13 @@ def test_every_tree_has_sixteen_drafts():
 
 
 def test_a_model_reads_all_texts_and_a_level_of_all_trees_at_once(compare, monkeypatch):
-    calls = []
     compute = CachedContinuations._compute
-
-    def counted(self, missing):
-        calls.append(len(missing))
-        return compute(self, missing)
-
-    monkeypatch.setattr(CachedContinuations, "_compute", counted)
+    spy = create_autospec(compute, side_effect=compute)
+    monkeypatch.setattr(CachedContinuations, "_compute", spy)
     table = compare()
     assert table.select("prompt_id", "start").n_unique() == 2 * len(PROMPTS) - 1
     # A text lacks a token. Then the draft reads the texts and each level, the target all at once.
-    assert len(calls) == 1 + DEPTH + 1
+    assert spy.call_count == 1 + DEPTH + 1
 
 
 def test_the_rows_of_a_text_do_not_hang_on_the_others(compare, tmp_path):
