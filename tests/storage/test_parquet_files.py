@@ -58,7 +58,7 @@ COSTLY = {
     "all values in the first row": lambda: {"target_probs": lists([LARGE] + [1] * 70)},
     "all values in the last row": lambda: {"target_probs": lists([1] * 70 + [LARGE])},
     "a long text": lambda: {"request": ["a" * (5 << 20)] * 64},
-    "a longer text": lambda: {"request": ["a" * (40 << 20)] * 16},
+    "a longer text": lambda: {"request": ["a" * (40 << 20)] * 64},
     "many dense rows": lambda: {"target_probs": lists([100_000] * 120, random=True)},
 }
 
