@@ -1,14 +1,12 @@
-"""A draft's likeliest paths are those of its own distributions, however they are computed and kept."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference
 
-from otmd.models import DatasetError, LanguageModel, NGram, NGramDraft, collect, open_dataset
+from models.conftest import make_ngram
+from models.test_dataset import ROW
+from otmd.models import DatasetError, LanguageModel, collect, open_dataset
 from otmd.models import continuations as own
-from otmd.models.dataset import SHARDS, Position, read_shard, write_manifest, write_shard
+from otmd.models.dataset import SHARDS, read_shard, write_manifest, write_shard
 from otmd.models.variants import skip_layers
 from otmd.probabilities import Processing
 from otmd.storage.store import Store
@@ -42,13 +40,11 @@ def wanted(draft, tokens, place, width=WIDTH, length=LENGTH, vocab_size=VOCAB):
 
 
 def drafts(tiny: LanguageModel):
-    rng = np.random.default_rng(0)
-    ngram = NGram.fit([rng.integers(0, VOCAB, 400)], VOCAB, 3)
     return {
         "layers skipped": skip_layers(tiny, [2]),
-        "n-gram": NGramDraft(ngram, tiny.tokenizer),
-        "n-gram and its text": NGramDraft(ngram, tiny.tokenizer, 3),
-        "computed anew": Table(tiny.tokenizer, lambda tokens: ngram.probs(tokens)),
+        "n-gram": make_ngram(tiny),
+        "n-gram and its text": make_ngram(tiny, 3),
+        "computed anew": Table(tiny.tokenizer, make_ngram(tiny).model.probs),
     }
 
 
@@ -86,15 +82,13 @@ def test_paths_end_where_nothing_has_mass(tiny) -> None:
     assert np.count_nonzero(found[:, 1] >= 0) == 6
 
 
-OPTIONS = {
-    **{"positions_per_prompt": 6, "max_new_tokens": 6, "batch_size": 2, "progress": False},
-    **{"paths": WIDTH, "path_length": LENGTH},
-}
+OPTIONS = {"positions_per_prompt": 6, "max_new_tokens": 6, "batch_size": 2, "progress": False}
+PATHS = {"paths": WIDTH, "path_length": LENGTH}
 
 
 def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> None:
     draft = skip_layers(tiny, [1, 3])
-    dataset = collect(tiny, draft, prompts[:5], tmp_path, **OPTIONS)
+    dataset = collect(tiny, draft, prompts[:5], tmp_path, **OPTIONS, **PATHS)
     assert (dataset.metadata["paths"], dataset.metadata["path_length"]) == (WIDTH, LENGTH)
     texts = {
         text["prompt_id"]: text["tokens"]
@@ -106,24 +100,22 @@ def test_collected_paths_go_with_their_positions(tiny, prompts, tmp_path) -> Non
         place = dataset.positions[row]
         assert found.tolist() == wanted(draft, texts[place.prompt_id], place.position)
     # Paths change nothing else that is stored, and a run without them has other settings.
-    plain = {name: value for name, value in OPTIONS.items() if not name.startswith("path")}
-    bare = collect(tiny, draft, prompts[:5], tmp_path / "bare", **plain)
+    bare = collect(tiny, draft, prompts[:5], tmp_path / "bare", **OPTIONS)
     assert bare.paths([0]) is None
     everything = range(len(dataset))
     for one, other in zip(dataset.arrays(everything), bare.arrays(everything), strict=True):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(ValueError, match="paths: stored 3"):
-        collect(tiny, draft, prompts[:5], tmp_path, **plain)
+        collect(tiny, draft, prompts[:5], tmp_path, **OPTIONS)
 
 
 def test_shards_with_other_paths(tmp_path) -> None:
     store = Store(tmp_path, {}, SHARDS)
     logits = {"target_logits": np.zeros((1, 3)), "draft_logits": np.zeros((1, 3))}
-    rows = [Position(0, "a", "b", 1, 2)]
 
     def opened(*paths):
         arrays = [logits | ({} if own is None else {"draft_paths": own}) for own in paths]
-        shards = [read_shard(write_shard(store, i, own, rows, [])) for i, own in enumerate(arrays)]
+        shards = [read_shard(write_shard(store, i, own, [ROW], [])) for i, own in enumerate(arrays)]
         write_manifest(tmp_path, shards, {})
         return open_dataset(tmp_path)
 
