@@ -1,5 +1,6 @@
 from . import audit as audit
 from . import engines as engines
+from . import exact as exact
 from . import laws as laws
 from . import models as models
 from . import optimum as optimum

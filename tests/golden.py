@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 import otmd
-from otmd import trees
+from otmd import exact, trees
 from otmd.laws import DraftLaw, Slots
 from otmd.models import open_dataset
-from otmd.optimum import exact
 
 FILE = Path(__file__).with_name("golden.json")
 Values = dict[str, Any]
@@ -185,11 +184,15 @@ def frontier(law_name: str, **given: Any) -> Values:
 
 
 def fractions(law_name: str, p: list[str], law: list[Any]) -> Values:
-    drafts = getattr(exact, law_name)(*law)
-    best = exact.optimal_acceptance(p, drafts)
+    tables = {
+        "WithReplacement": exact.with_replacement,
+        "WithoutReplacement": exact.without_replacement,
+        "Independent": exact.independent,
+    }
+    best = exact.optimal_acceptance(p, tables[law_name](*law))
     out: Values = {"exact optimum": str(best.rate), "exact cut": list(best.subset)}
     if law_name == "WithReplacement":
-        out["exact k-sequential"] = str(exact.k_sequential_rate(p, drafts).evalf(30))
+        out["exact k-sequential"] = str(exact.k_sequential(p, *law)[1].evalf(30))
     return out
 
 

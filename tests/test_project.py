@@ -20,7 +20,6 @@ import pytest
 from numpy.typing import ArrayLike
 
 import otmd
-import otmd.optimum.exact
 from otmd.cli import main
 from paper_figures.__main__ import DRAWN, IN_REPOSITORY
 

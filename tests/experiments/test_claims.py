@@ -15,8 +15,8 @@ from experiments.claims import (
     spectr_acceptance,
     spectr_floor,
 )
+from otmd import exact
 from otmd.models import Dataset, open_dataset
-from otmd.optimum import exact
 from otmd.optimum.bounds import k_sequential_floor
 from paper_figures.acceptance import largest_optimum
 
@@ -60,8 +60,8 @@ def test_the_search_finds_eight_ninths_and_nothing_below_the_floor(tables) -> No
 def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
     family_ratio, worst_of_family = spectr_floor.family_ratio, spectr_floor.worst_of_family
     target, draft = (Fraction(4, 9), Fraction(5, 9)), (Fraction(2, 3), Fraction(1, 3))
-    assert exact.optimal_acceptance(target, exact.WithReplacement(draft, 2)).rate == 1
-    assert exact.k_sequential_rate(target, exact.WithReplacement(draft, 2)) == Fraction(8, 9)
+    assert exact.optimal_acceptance(target, exact.with_replacement(draft, 2)).rate == 1
+    assert exact.k_sequential(target, draft, 2)[1] == Fraction(8, 9)
     mass, least = worst_of_family(2)
     assert (mass, least) == pytest.approx((2 / 3, 8 / 9), abs=1e-6)
     assert family_ratio(0.6, 2) > least < family_ratio(0.73, 2)
