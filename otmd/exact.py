@@ -87,12 +87,26 @@ def is_q_convex(draft_probs: Iterable[Any], table: Mapping) -> bool:
 
 
 def with_replacement(draft_probs: Iterable[Any], num_drafts: int) -> Table:
-    """The table of :class:`otmd.WithReplacement`."""
+    """The table of :class:`otmd.WithReplacement`.
+
+    Examples
+    --------
+    >>> from otmd import exact
+    >>> exact.with_replacement(["1/3", "2/3"], 2)[0, 1]
+    Fraction(2, 9)
+    """
     return independent([_probs("draft_probs", draft_probs)] * num_drafts)
 
 
 def without_replacement(draft_probs: Iterable[Any], num_drafts: int) -> Table:
-    """The table of :class:`otmd.WithoutReplacement`; ValueError for fewer tokens with mass than drafts."""
+    """The table of :class:`otmd.WithoutReplacement`; ValueError for fewer tokens with mass than drafts.
+
+    Examples
+    --------
+    >>> from otmd import exact
+    >>> exact.without_replacement(["1/2", "3/10", "1/5"], 2)[0, 1]
+    Fraction(3, 10)
+    """
     q = _probs("draft_probs", draft_probs)
     drawn = [token for token, prob in enumerate(q) if prob]
     if len(drawn) < num_drafts:
@@ -126,7 +140,14 @@ def greedy(draft_probs: Iterable[Any], num_drafts: int) -> Table:
 
 
 def independent(draft_probs: Iterable[Iterable[Any]]) -> Table:
-    """The table of :class:`otmd.Independent`: draft j is drawn from row j."""
+    """The table of :class:`otmd.Independent`: draft j is drawn from row j.
+
+    Examples
+    --------
+    >>> from otmd import exact
+    >>> exact.independent([["1/4", "3/4"], ["1/2", "1/2"]])[0, 1]
+    Fraction(1, 8)
+    """
     rows = [_probs(f"draft_probs[{j}]", row) for j, row in enumerate(draft_probs)]
     drawn = product(*([token for token, prob in enumerate(row) if prob] for row in rows))
     return {

@@ -138,13 +138,20 @@ def bounds(tol: float) -> Callable[[], object]:
     return lambda: otmd.acceptance_bounds(otmd.RecursiveRejection(), P, LAW, tol=tol)
 
 
+def anything(q: np.ndarray, num_drafts: int) -> otmd.DraftLaw:
+    """A law of all tokens, those without mass included."""
+    return otmd.WithReplacement(np.full(q.size, 1 / q.size), num_drafts)
+
+
 REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.Hub([1.0, 0.0]), ValueError, "num_drafts"),
     (lambda: otmd.Hub(Q, num_drafts=3), ValueError, "num_drafts.*3"),
     (lambda: otmd.TopThen(Q, 2, top=-1), ValueError, "top: got"),
     (lambda: otmd.TopThen(Q, 2, top=3), ValueError, "top: got"),
     (lambda: otmd.TopThen(Q, 2, top=1.0), TypeError, "top: got"),
-    (lambda: otmd.TopThen(Q, 3, 1, rest=otmd.Greedy), ValueError, "rest: "),
+    (lambda: otmd.TopThen(Q, 3, 1, rest=otmd.Hub).inclusion_probs(), ValueError, "rest: "),
+    (lambda: otmd.TopThen(Q, 2, 1, rest=anything).sample(rng=0), ValueError, "rest: "),
+    (lambda: otmd.TopThen(Q, 2, 1, rest="hub"), TypeError, "rest: "),
     (lambda: otmd.Independent(Q), ValueError, "draft_probs"),
     (lambda: otmd.Independent(np.empty((0, 3))), ValueError, "draft_probs"),
     (lambda: otmd.Joint([[0, 1]], [0.9], 3), ValueError, "probs"),

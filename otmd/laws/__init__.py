@@ -12,7 +12,6 @@ from otmd.laws.standard import (
     TopThen,
     WithoutReplacement,
     WithReplacement,
-    WithStructure,
 )
 from otmd.laws.stratified import Stratified
 from otmd.laws.structure import Race, Slots, Structure, Table
@@ -33,6 +32,5 @@ __all__ = [
     "TopK",
     "TopThen",
     "WithReplacement",
-    "WithStructure",
     "WithoutReplacement",
 ]

@@ -114,7 +114,7 @@ class DraftLaw(ABC):
 
     @abstractmethod
     def structure(self, q: FloatArray) -> Structure | Slots | Race | Table:
-        """How the drafts are drawn at a position whose draft distribution is q (V,)."""
+        """The structure of the drafts at a position whose draft distribution is q (V,)."""
 
     @cached_property
     def position_structure(self) -> Structure:

@@ -293,6 +293,12 @@ class HubPairs(Structure):
     """The pairs of :class:`Hub`: a deterministic token a, first with probability q(a), and a slot.
 
     As sets, they are those of a :class:`Structure` with the same deterministic token and slot.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> otmd.Hub([0.5, 0.3, 0.2]).position_structure.hub_prob
+    0.5
     """
 
     hub_prob: float

@@ -52,7 +52,7 @@ def padded(probs: FloatArray, vocab_size: int) -> FloatArray:
 
 
 class Drafts:
-    """What :class:`Slots`, :class:`Race` and :class:`Table` have in common: all tuples can be listed."""
+    """The common base of :class:`Slots`, :class:`Race` and :class:`Table`: all tuples can be listed."""
 
     def supports(self) -> list[IntArray]:
         """The tokens that each draft may be, ascending."""
@@ -63,7 +63,7 @@ class Drafts:
 
     @property
     def num_tuples(self) -> int:
-        """How many tuples :meth:`enumerate` goes through."""
+        """The number of tuples that :meth:`enumerate` goes through."""
         return prod(tokens.size for tokens in self.supports())
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
@@ -546,7 +546,7 @@ _NO_TOKENS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """How the drafts of a position are drawn: first the deterministic tokens, then the random drafts.
+    """The drafts of a position: first the deterministic tokens, then the random drafts.
 
     Attributes
     ----------
@@ -605,7 +605,7 @@ class Structure:
 
     @property
     def num_tuples(self) -> int:
-        """How many tuples :meth:`enumerate` goes through."""
+        """The number of tuples that :meth:`enumerate` goes through."""
         return self.random.num_tuples if self.random else 1
 
     @property

@@ -19,7 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Slots, WithStructure
+from otmd.laws import DraftLaw, Slots
+from otmd.laws.standard import WithStructure
 from otmd.probabilities import FloatArray, IntArray, wrong_type
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices

@@ -85,6 +85,8 @@ def _call(method: str, drafts: otmd.DraftLaw, choices: Choices) -> None:
     elif method == "prefix_containment":
         if isinstance(drafts, DraftLaw) and not drafts.batch_shape:
             structure = drafts.position_structure
+            if structure.random_probs() is None:
+                return
             first = structure.deterministic
             others = np.setdiff1d(np.arange(drafts.vocab_size), first)
             contained = structure.prefix_containment(np.append(first, others))

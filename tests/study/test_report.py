@@ -55,7 +55,7 @@ def shown_texts(figure) -> list:
 def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
     text = printed(summary)
     lines = [line.strip() for line in text.splitlines()]
-    laws = "with replacement,without replacement,stratified,greedy,hub,certain top"
+    laws = "with replacement,without replacement,stratified,greedy,hub,top k"
     heads = [lines.index(name) for name in laws.split(",")]
     assert heads == sorted(heads)
     assert "T = 0.6" in text
@@ -123,7 +123,7 @@ def test_the_figure_draws_the_gaps_in_percentage_points(summary):
     figure = make_figure(drawn)
     panels = {panel.get_title(): panel for panel in figure.axes if panel.get_title()}
     laws = ["with\nreplacement", "without\nreplacement", "stratified", "greedy", "hub"]
-    assert list(panels) == [*laws, "certain\ntop"]
+    assert list(panels) == [*laws, "top\nk"]
     expected = drawn.filter(law="WithReplacement", verifier="KSequential").sort("num_drafts")
     colour = MARKS["KSequential"].colour
     (line,) = [c[0] for c in panels["with\nreplacement"].containers if c[0].get_color() == colour]
