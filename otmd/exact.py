@@ -151,7 +151,7 @@ def independent(draft_probs: Iterable[Iterable[Any]]) -> Table:
     rows = [_probs(f"draft_probs[{j}]", row) for j, row in enumerate(draft_probs)]
     drawn = product(*([token for token, prob in enumerate(row) if prob] for row in rows))
     return {
-        drafts: prod(row[token] for row, token in zip(rows, drafts, strict=True))
+        drafts: Fraction(prod(row[token] for row, token in zip(rows, drafts, strict=True)))
         for drafts in drawn
     }
 
@@ -193,7 +193,7 @@ def k_sequential(
         slope = sum((b for a, b in pairs if a > low * b), Fraction(0))
         missed = rho - sympy.Rational(fixed) - sympy.Rational(slope) * rho
         tries = sum(missed**i * rho ** (num_drafts - 1 - i) for i in range(num_drafts))
-        roots = sympy.Poly(tries - rho**num_drafts, rho).real_roots()
+        roots: Any = sympy.Poly(tries - rho**num_drafts, rho).real_roots()
         scale = next(root for root in roots if low < root <= high)
     return scale, sum(min(sympy.Rational(a), scale * sympy.Rational(b)) for a, b in pairs)
 
@@ -208,7 +208,7 @@ def _probs(name: str, value: Iterable[Any]) -> list[Fraction]:
         probs = [Fraction(entry) for entry in entries]
     except (TypeError, ValueError, OverflowError, ZeroDivisionError) as reason:
         raise wrong(name, f"{entries!r:.100}", expected) from reason
-    if min(probs, default=-1) < 0 or sum(probs) != 1:
+    if not probs or min(probs) < 0 or sum(probs) != 1:
         raise wrong(name, f"{entries!r:.100}", expected)
     return probs
 

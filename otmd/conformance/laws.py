@@ -135,9 +135,10 @@ def _check_structure(law: DraftLaw, rng: np.random.Generator) -> None:
     structure = law.position_structure
     tuples, probs = law.enumerate()
     if structure.random is not None:
-        random = np.unique(np.concatenate(structure.random.supports()))
-        both = np.intersect1d(random, structure.deterministic)
-        agree(f"deterministic tokens among the random drafts of {law!r}", both.size, 0, 0)
+        both = structure.random.drafted()[structure.deterministic].sum()
+        agree(f"deterministic tokens among the random drafts of {law!r}", both, 0, 0)
+    # Tokens of tuples whose probability underflows are not enumerated, and may be drafted.
+    agree(f"tokens of tuples of {law!r} that are drafted", structure.drafted[tuples].all(), 1, 0)
     wider = structure.widened(law.vocab_size + 2)
     agree(f"tuples of {law!r} with two more tokens", wider.enumerate()[0], tuples, 0)
     agree(f"probabilities of {law!r} with two more tokens", wider.enumerate()[1], probs, SAME)

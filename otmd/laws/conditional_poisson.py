@@ -70,6 +70,9 @@ class PoissonSets(Table):
     def supports(self) -> list[IntArray]:
         return [np.flatnonzero(self._q)] * self.num_drafts
 
+    def drafted(self) -> BoolArray:
+        return self._q > 0
+
     def widened(self, vocab_size: int) -> PoissonSets:
         return PoissonSets(padded(self._q, vocab_size), self.num_drafts)
 

@@ -58,7 +58,12 @@ class Drafts:
         """The tokens that each draft may be, ascending."""
         raise NotImplementedError
 
+    def drafted(self) -> BoolArray:
+        """See :meth:`Structure.drafted`."""
+        raise NotImplementedError
+
     def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+        """See :meth:`Structure.tuple_prob`."""
         raise NotImplementedError
 
     @property
@@ -270,6 +275,11 @@ class Slots(Drafts):
     def supports(self) -> list[IntArray]:
         return [tokens[probs > 0] for tokens, probs, n in self._rows() for _ in range(n)]
 
+    def drafted(self) -> BoolArray:
+        drafted = np.zeros(self.vocab_size, bool)
+        drafted[self.tokens[self.probs > 0]] = True
+        return drafted
+
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         drafts = []
         for tokens, probs, copies in self._rows():
@@ -366,6 +376,9 @@ class Race(Drafts):
 
     def supports(self) -> list[IntArray]:
         return [np.flatnonzero(self.probs)] * self.num_drafts
+
+    def drafted(self) -> BoolArray:
+        return self.probs > 0
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         ascending = np.argsort(self.probs, kind="stable")
@@ -506,6 +519,11 @@ class Table(Drafts):
     def supports(self) -> list[IntArray]:
         return [np.unique(tokens) for tokens in self.enumerate()[0].T]
 
+    def drafted(self) -> BoolArray:
+        drafted = np.zeros(self.vocab_size, bool)
+        drafted[self.enumerate()[0]] = True
+        return drafted
+
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         tokens, probs = self.enumerate()
         return tokens[draw_tokens(probs, rng, count)]
@@ -609,10 +627,11 @@ class Structure:
         return self.random.num_tuples if self.random else 1
 
     @property
-    def support(self) -> IntArray:
-        """The tokens that may be drafted, ascending."""
-        random = self.random.supports() if self.random else []
-        return np.unique(np.concatenate([self.deterministic, *random]))
+    def drafted(self) -> BoolArray:
+        """Whether a token may be drafted, shape (V,)."""
+        drafted = self.random.drafted() if self.random else np.zeros(self.vocab_size, bool)
+        drafted[self.deterministic] = True
+        return drafted
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         """Draw ``count`` tuples, shape (count, n)."""
