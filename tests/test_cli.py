@@ -425,15 +425,15 @@ def test_a_signal_says_what_was_kept(number, code, tmp_path):
 
 
 def test_sigterm_is_an_interrupt(dump, tmp_path, monkeypatch, capsys):
-    bounds, rated = otmd.TargetOnly.family_bounds, []
+    bounds, rated = otmd.TargetOnly.position_bounds, []
 
-    def terminated(*arguments):
+    def terminated(*arguments, **options):
         rated.append(1)
         if len(rated) == 10:
             signal.raise_signal(signal.SIGTERM)
-        return bounds(*arguments)
+        return bounds(*arguments, **options)
 
-    monkeypatch.setattr(otmd.TargetOnly, "family_bounds", terminated)
+    monkeypatch.setattr(otmd.TargetOnly, "position_bounds", terminated)
     options = ["--output", str(tmp_path), "--law", "greedy", "--num-drafts", "2", "--workers", "1"]
     arguments = ["measure", str(dump), *options, "--verifier", "target-only", "--quiet"]
     assert main(arguments) == 143

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sweep_twin import swept_masses
 from test_project import ROOT, code_blocks
 
 import otmd
@@ -72,7 +73,9 @@ def test_outputs_follow_the_target_at_the_rate(engine, n: int, k: int) -> None:
         assert (np.abs(seen - p) < 6 * np.sqrt(p / count) + 1e-9).all()
         cut = np.where(q >= np.sort(q)[-k], q, 0.0)
         law = otmd.Stratified(cut / cut.sum(), n)
-        rate = otmd.acceptance_rate(otmd.Preference(of_the_page), p, law)
+        order = of_the_page(p, law.position_structure.random)
+        pairs = [(int(law.strata[y]), int(y)) for y in order]
+        rate = sum(swept_masses(p, law, pairs).values())
         taken = which >= 0
         assert abs(taken.double().mean().item() - float(rate)) < 6 * np.sqrt(0.25 / count)
         rows = torch.arange(count)[taken]

@@ -161,8 +161,6 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.Joint([[0, 1], [2]], [0.5, 0.5], 3), ValueError, "tuples"),
     (lambda: otmd.Joint([[0, 1]], [1.0], 0), ValueError, "vocab_size"),
     (lambda: otmd.Joint([[0]], [1.0], HUGE), ValueError, "vocab_size"),
-    (lambda: otmd.optimal_acceptance(P, otmd.Hub(Q), every_n=True), ValueError, "^every_n: "),
-    (lambda: otmd.optimal_acceptance(P, otmd.TopThen(Q, 3, 2), every_n=True), ValueError, "^every_n: "),
     *((sample(size), ValueError, "size: got") for size in (-1, (2, -1), HUGE)),
     *((bounds(tol), ValueError, "tol") for tol in (0, -1e-6, np.nan)),
     (lambda: k_sequential_floor(0), ValueError, "num_drafts"),

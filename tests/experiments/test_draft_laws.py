@@ -1,6 +1,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from sweep_twin import swept_masses
 
 import otmd
 from experiments.claims import draft_laws, law_choice
@@ -26,8 +27,10 @@ def test_rates_are_those_of_the_laws_and_rules() -> None:
             greedy = otmd.optimal_acceptance(target, otmd.Greedy(draft, n)).rate
             assert table["greedy", n] == pytest.approx(float(greedy))
             strata = otmd.Stratified(draft, n)
-            rate = otmd.acceptance_rate(otmd.Preference(two_classes), target, strata)
-            assert table["stratified", n] == pytest.approx(float(rate))
+            order = two_classes(target, strata.position_structure.random)
+            in_order = [(int(strata.strata[y]), int(y)) for y in order]
+            rate = sum(swept_masses(target, strata, in_order).values())
+            assert table["stratified", n] == pytest.approx(rate)
             best = otmd.optimal_acceptance(target, otmd.WithoutReplacement(draft, n)).rate
             assert table["without, optimum", n] == pytest.approx(float(best))
 

@@ -43,7 +43,7 @@ def _process(choices: Choices) -> None:
 def _optimum(choices: Choices) -> None:
     drafts = any_law(choices)
     target = _probs(choices, drafts.vocab_size)
-    best = otmd.optimal_acceptance(target, drafts, every_n=choices.below(4) == 1)
+    best = otmd.optimal_acceptance(target, drafts)
     assert ((np.asarray(best.rate) >= 0) & (np.asarray(best.rate) <= 1)).all()
 
 

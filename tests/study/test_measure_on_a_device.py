@@ -54,7 +54,7 @@ def test_closed_forms_are_not_computed_twice_and_the_rest_is_by_the_cpu(wide, mo
     settings = {"num_drafts": (2,), "workers": 1, "verifiers": rules}
     whole = measure(wide, **settings)
     # Computed on the CPU, it would fail.
-    monkeypatch.setattr(otmd.KSequential, "family_bounds", None)
+    monkeypatch.setattr(otmd.KSequential, "acceptance_bounds", None)
     assert_frame_equal(measure(wide, device="cpu", **settings), whole, abs_tol=1e-12, rel_tol=0)
     served = closed_forms(make_settings([otmd.WithReplacement, otmd.Greedy], rules, (2,)))
     assert set(served) == {

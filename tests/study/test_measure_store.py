@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -33,11 +32,11 @@ class Interrupted(otmd.TargetOnly):
 
     left = 0
 
-    def family_bounds(self, *args, **options):
+    def position_bounds(self, *args, **options):
         type(self).left -= 1
         if type(self).left == 0:
             raise KeyboardInterrupt
-        return super().family_bounds(*args, **options)
+        return super().position_bounds(*args, **options)
 
 
 def interrupt(dataset, folder: Path) -> tuple[list[Any], pl.DataFrame]:
@@ -143,7 +142,7 @@ def settings_of(dataset, folder: Path) -> dict[str, Any]:
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
     broken = Interrupted()
-    broken.family_bounds = lambda *_: (np.ones(1), np.zeros(1))
+    broken.position_bounds = lambda *_, **__: (1.0, 0.0)
     with pytest.raises(ValueError, match="gave the bounds"):
         quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
