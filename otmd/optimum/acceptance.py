@@ -180,7 +180,7 @@ def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, fl
     """
     structure = law.position_structure
     deterministic = structure.deterministic
-    best = _random_cut(structure.random_target(target), structure.random)
+    best = random_cut(structure.random_target(target), structure.random)
     if best is None:
         subset, rate = minimum_cut(target, law)
         return subset, rate - 1.0
@@ -192,7 +192,7 @@ def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, fl
     return subset, value
 
 
-def _random_cut(
+def random_cut(
     target: FloatArray, random: laws.Slots | laws.Race | laws.Table | None
 ) -> tuple[BoolArray, float] | None:
     """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""

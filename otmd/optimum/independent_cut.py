@@ -9,12 +9,12 @@ subset in it can be better than the best one found: in a box, the product is at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from otmd.curve.blocks import SLACK
+from otmd.kernel import kernel
 from otmd.laws.structure import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -26,31 +26,17 @@ _WORTH_A_PASS = 0.1
 
 
 class Box(NamedTuple):
-    """The subsets that hold the tokens ``inside`` and some of the undecided ones.
+    """The subsets that hold the tokens ``inside`` and some of the undecided ``tokens`` (F,).
 
-    ``low`` and ``high`` (R,) bound q_r(H*). ``tokens`` (F,) are undecided, with p ``target`` (F,) and q
-    ``draft`` (R, F). ``inside`` has p ``target_inside`` and q ``draft_inside`` (R,).
+    ``low`` and ``high`` (R,) bound q_r(H*). ``inside`` has p ``target_inside`` and q ``draft_inside`` (R,).
     """
 
     low: FloatArray
     high: FloatArray
     tokens: IntArray
-    target: FloatArray
-    draft: FloatArray
     inside: tuple[IntArray, ...]
     target_inside: float
     draft_inside: FloatArray
-
-    def decided(self, inside: BoolArray, undecided: BoolArray) -> Box:
-        """The subsets that also hold the tokens of one mask (F,); only those of the other stay undecided."""
-        return self._replace(
-            tokens=self.tokens[undecided],
-            target=self.target[undecided],
-            draft=self.draft[:, undecided],
-            inside=(*self.inside, self.tokens[inside]),
-            target_inside=self.target_inside + self.target[inside].sum(),
-            draft_inside=self.draft_inside + self.draft[:, inside].sum(axis=1),
-        )
 
 
 def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
@@ -64,81 +50,148 @@ def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]
 
 
 def half_space_cut(
-    target: FloatArray, draft: FloatArray, copies: IntArray
+    target: FloatArray, draft: FloatArray, copies: IntArray, value: float = 0.0
 ) -> tuple[BoolArray, float]:
-    """See :func:`independent_cut`, for ``copies`` (R,) drafts from each of the measures q_r (R, V)."""
+    """See :func:`independent_cut`, for ``copies`` (R,) drafts from each of the measures q_r, (V, R).
+
+    Only cuts better than ``value`` count; without any, the cut is empty, and this is its value.
+    """
     subset = np.zeros(target.size, dtype=bool)
-    value = 0.0
     zero = np.zeros(copies.size)
-    tokens = np.arange(target.size)
-    boxes = [Box(zero, draft.sum(axis=1), tokens, target, draft, (), 0.0, zero)]
+    sums = np.empty(copies.size + 3)
+    boxes = [Box(zero, draft.sum(axis=0), np.arange(target.size), (), 0.0, zero)]
     while boxes:
-        box = _tightened(boxes.pop(), copies)
+        box = _tightened(boxes.pop(), target, draft, copies)
         if box is None:
             continue
-        below = box.target < slopes(0.5 * (box.low + box.high), copies) @ box.draft
-        attained = box.target_inside + box.target[below].sum()
-        attained -= np.prod((box.draft_inside + box.draft[:, below].sum(axis=1)) ** copies)
+        plane = slopes(0.5 * (box.low + box.high), copies)
+        chords = _chords(box, copies)
+        below = _evaluate(target, draft, box.tokens, plane, chords, sums)
+        x_inside, p_inside, short = np.split(sums, [copies.size, copies.size + 1])
+        attained = box.target_inside + p_inside[0]
+        attained -= np.prod((box.draft_inside + x_inside) ** copies)
         if attained < value - SLACK:
             value = float(attained)
             subset[:] = False
-            subset[np.concatenate([*box.inside, box.tokens[below]])] = True
-        if box.tokens.size and _lower_bound(box, copies) < value - SLACK:
-            boxes += _parts(box, copies)
+            subset[np.concatenate([*box.inside, below])] = True
+        least = box.target_inside + short - np.prod(box.low**copies)
+        least -= chords @ (box.draft_inside - box.low)
+        if box.tokens.size and least.max() < value - SLACK:
+            boxes += _parts(box, target, draft, copies)
     return subset, value
 
 
 def distinct_slots(slots: Slots) -> tuple[FloatArray, IntArray]:
-    """The different distributions of the slots (R, V), and the one that each draft is drawn from (n,)."""
+    """The different distributions of the slots (V, R), and the one that each draft is drawn from (n,)."""
     rows = [slots.dense[row].tobytes() for row in slots.row_of_slot]
     first, row_of_slot = np.unique([rows.index(row) for row in rows], return_inverse=True)
-    return slots.dense[slots.row_of_slot[first]], row_of_slot
+    return np.ascontiguousarray(slots.dense[slots.row_of_slot[first]].T), row_of_slot
 
 
 def slopes(x: FloatArray, copies: IntArray) -> FloatArray:
-    """The derivatives of Π_r x_r^m_r, shape (R,)."""
+    """The derivatives of Π_r x_r^m_r by each of the x (…, R)."""
     powers = x**copies
-    others = [np.prod(np.delete(powers, r)) for r in range(x.size)]
+    others = _before(powers) * _before(powers[..., ::-1])[..., ::-1]
     return copies * x ** (copies - 1) * others
 
 
-def _tightened(box: Box, copies: IntArray) -> Box | None:
+def _before(factors: FloatArray) -> FloatArray:
+    """The products of the factors before each of the factors (…, R)."""
+    ones = np.ones_like(factors[..., :1])
+    return np.concatenate([ones, factors[..., :-1]], axis=-1).cumprod(axis=-1)
+
+
+def _tightened(box: Box, target: FloatArray, draft: FloatArray, copies: IntArray) -> Box | None:
     """The box with more tokens decided and closer bounds; None if H* is not in it."""
+    sums = np.empty(2 * copies.size + 1)
     while True:
-        inside = box.target < slopes(box.low, copies) @ box.draft
-        undecided = ~inside & (box.target < slopes(box.high, copies) @ box.draft)
-        decided = box.tokens.size - np.count_nonzero(undecided)
-        box = box.decided(inside, undecided)
-        low = np.maximum(box.low, box.draft_inside)
-        high = np.minimum(box.high, box.draft_inside + box.draft.sum(axis=1))
+        planes = np.array([slopes(box.low, copies), slopes(box.high, copies)])
+        inside, undecided = _decide(target, draft, box.tokens, planes, sums)
+        decided = box.tokens.size - undecided.size
+        within = box.draft_inside + sums[: copies.size]
+        low = np.maximum(box.low, within)
+        high = np.minimum(box.high, within + sums[copies.size : -1])
         if (low > high + _ROUNDING).any():
             return None
-        box = box._replace(low=low, high=np.maximum(low, high))
-        if decided <= _WORTH_A_PASS * (decided + box.tokens.size):
+        at_most = box.target_inside + sums[-1]
+        box = Box(low, np.maximum(low, high), undecided, (*box.inside, inside), at_most, within)
+        if decided <= _WORTH_A_PASS * (decided + undecided.size):
             return box
 
 
-def _lower_bound(box: Box, copies: IntArray) -> float:
-    """Lower bound of p − g over the subsets in the box."""
-    low = box.low**copies
-    high = box.high**copies
+@kernel()
+def _decide(target, draft, tokens, planes, sums):
+    """The tokens below the lower of two planes (2, R), and those between them.
+
+    ``sums`` (2R + 1,) are filled with q of the first and of the others, and p of the first.
+    """
+    count = planes.shape[1]
+    inside, undecided = np.empty_like(tokens), np.empty_like(tokens)
+    size, left = np.uint64(0), np.uint64(0)
+    sums[:] = 0.0
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        low, high = 0.0, 0.0
+        for r in range(count):
+            low += planes[0, r] * draft[y, r]
+            high += planes[1, r] * draft[y, r]
+        if target[y] < low:
+            inside[size] = tokens[i]
+            size += np.uint64(1)
+            sums[2 * count] += target[y]
+            for r in range(count):
+                sums[r] += draft[y, r]
+        elif target[y] < high:
+            undecided[left] = tokens[i]
+            left += np.uint64(1)
+            for r in range(count):
+                sums[count + r] += draft[y, r]
+    return inside[:size], undecided[:left]
+
+
+@kernel()
+def _evaluate(target, draft, tokens, plane, chords, sums):
+    """The tokens below a plane (R,).
+
+    ``sums`` (R + 3,) are filled with their q and p, and with Σ min(p − chord·q, 0) over all tokens for each
+    of two ``chords`` (2, R).
+    """
+    count = plane.size
+    below = np.empty_like(tokens)
+    size = np.uint64(0)
+    sums[:] = 0.0
+    for i in range(tokens.size):
+        y = np.uint64(tokens[i])
+        middle, first, second = 0.0, target[y], target[y]
+        for r in range(count):
+            middle += plane[r] * draft[y, r]
+            first -= chords[0, r] * draft[y, r]
+            second -= chords[1, r] * draft[y, r]
+        if target[y] < middle:
+            below[size] = tokens[i]
+            size += np.uint64(1)
+            sums[count] += target[y]
+            for r in range(count):
+                sums[r] += draft[y, r]
+        sums[count + 1] += min(first, 0.0)
+        sums[count + 2] += min(second, 0.0)
+    return below[:size]
+
+
+def _chords(box: Box, copies: IntArray) -> FloatArray:
+    """Slopes (2, R) of two linear functions that the product does not exceed in a box, from its low corner.
+
+    One factor after another rises from its lower bound: those before are at most high, those after are low.
+    """
+    low, high = box.low**copies, box.high**copies
     width = box.high - box.low
     chord = np.divide(high - low, width, out=np.zeros(width.size), where=width > 0)
-    # One factor after another rises from its lower bound: those before are at most high, those after are low.
-    orders: Sequence[IntArray] = [np.arange(width.size), np.arange(width.size)[::-1]]
-    bounds = []
-    for order in orders:
-        before = np.concatenate([[1.0], high[order].cumprod()[:-1]])
-        after = np.concatenate([low[order][::-1].cumprod()[::-1][1:], [1.0]])
-        slopes = np.empty(width.size)
-        slopes[order] = chord[order] * before * after
-        outside = box.target - slopes @ box.draft
-        bound = box.target_inside + np.minimum(outside, 0.0).sum()
-        bounds.append(bound - np.prod(low) - slopes @ (box.draft_inside - box.low))
-    return float(max(bounds))
+    rising = _before(high) * _before(low[::-1])[::-1]
+    falling = _before(low) * _before(high[::-1])[::-1]
+    return chord * np.array([rising, falling])
 
 
-def _parts(box: Box, copies: IntArray) -> list[Box]:
+def _parts(box: Box, target: FloatArray, draft: FloatArray, copies: IntArray) -> list[Box]:
     """The box in two: without and with a token that is wider than the box; else in halves.
 
     The halves are those of the distribution whose bounds leave the most of g open. Halving alone would not
@@ -147,17 +200,22 @@ def _parts(box: Box, copies: IntArray) -> list[Box]:
     width = box.high - box.low
     widest = int(np.argmax(width * slopes(box.high, copies)))
     middle = 0.5 * (box.low[widest] + box.high[widest])
-    if (box.draft > width[:, None]).any() or not box.low[widest] < middle < box.high[widest]:
-        return _without_and_with(box, int(np.argmax(box.draft.max(axis=0))))
-    low = box.low.copy()
-    high = box.high.copy()
-    low[widest] = high[widest] = middle
-    return [box._replace(low=low), box._replace(high=high)]
-
-
-def _without_and_with(box: Box, index: int) -> list[Box]:
-    """The subsets without and with an undecided token, and all tokens on the same side of every plane."""
-    columns = np.vstack([box.target, box.draft])
-    columns /= columns.sum(axis=0)
-    chosen = np.isclose(columns, columns[:, [index]], rtol=1e-12, atol=0.0).all(axis=0)
-    return [box.decided(chosen, ~chosen), box.decided(np.zeros_like(chosen), ~chosen)]
+    of_tokens = draft[box.tokens]
+    if (of_tokens <= width).all() and box.low[widest] < middle < box.high[widest]:
+        low, high = box.low.copy(), box.high.copy()
+        low[widest] = high[widest] = middle
+        return [box._replace(low=low), box._replace(high=high)]
+    # Tokens in one direction are on the same side of every plane.
+    columns = np.column_stack([target[box.tokens], of_tokens])
+    columns /= columns.sum(axis=1, keepdims=True)
+    index = int(np.argmax(of_tokens.max(axis=1)))
+    alike = np.isclose(columns, columns[index], rtol=1e-12, atol=0.0).all(axis=1)
+    without = box._replace(tokens=box.tokens[~alike])
+    return [
+        without._replace(
+            inside=(*box.inside, box.tokens[alike]),
+            target_inside=box.target_inside + target[box.tokens[alike]].sum(),
+            draft_inside=box.draft_inside + of_tokens[alike].sum(axis=0),
+        ),
+        without,
+    ]

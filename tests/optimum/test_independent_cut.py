@@ -70,11 +70,11 @@ def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -
     """Halving alone does not: a box between two reachable values of q(H) shrinks to rounding."""
     boxes = 0
 
-    def counted(box, copies):
+    def counted(*arguments):
         nonlocal boxes
         boxes += 1
         assert boxes < 1000
-        return tightened(box, copies)
+        return tightened(*arguments)
 
     tightened = cut_module._tightened
     monkeypatch.setattr(cut_module, "_tightened", counted)

@@ -10,7 +10,7 @@ import pytest
 from strategies import Array, Instance, Remembering, instances, package_law, unit
 
 import otmd
-from otmd.verifiers.optimal import ChoicePlan
+from otmd.verifiers.optimal import ChoicePlan, slots_plan
 from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-3)
@@ -156,7 +156,10 @@ def logits_pair(
 
 
 @pytest.mark.parametrize("tol", [1e-6, 0.3])
-def test_tokens_that_lie_between_two_classes(tol: float) -> None:
+def test_tokens_that_lie_between_two_classes(tol: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As few tokens as can be enumerated would be classes of their own.
+    monkeypatch.setattr(slots_plan, "_FEW", 0)
+    monkeypatch.setattr(slots_plan, "_LARGEST", 1)
     split = 0
     for seed in range(6):
         target, draft = logits_pair(50, 0.5, [seed], scale=1.5)
@@ -164,8 +167,10 @@ def test_tokens_that_lie_between_two_classes(tol: float) -> None:
         assert_sound(target, law, tol, seed)
         plan = plan_of(target, law, tol)
         for side, members in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
-            share = side.locate(np.flatnonzero(members))[1] if side is not None else np.ones(1)
-            split += np.count_nonzero((share > 1e-3) & (share < 1 - 1e-3))
+            if side is not None:
+                tokens = np.flatnonzero(members)
+                _, probs = side.classes_of(tokens, np.zeros_like(tokens))
+                split += np.count_nonzero((probs > 1e-3) & (probs < 1 - 1e-3))
     # Without these the test would say nothing about the split.
     assert split >= 50
 
@@ -250,12 +255,13 @@ def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.DraftLaw) -> None:
     side = plan.outer
     tokens = np.flatnonzero(~plan.subset & (plan.target > 0))
     assert side is not None
-    lower, share, _ = side.locate(tokens)
-    upper = np.minimum(lower + 1, side.weights.size - 1)
+    classes, probs = side.classes_of(tokens, np.zeros_like(tokens))
     silent = np.ones(law.vocab_size)
-    silent[tokens] = share * (side.weights[lower] == 0) + (1.0 - share) * (side.weights[upper] == 0)
-    low, high = (1.0 - float(law.containment(mute)) for mute in (silent > 0, silent == 1))
-    assert low - 1e-10 <= side.locate(np.flatnonzero(~plan.subset))[2].sum() <= high + 1e-10
+    silent[tokens] = 1.0 - np.where(side.weights[classes] > 0.0, probs, 0.0).sum(axis=1)
+    low, high = (
+        1.0 - float(law.containment(mute)) for mute in (silent > 1e-12, silent > 1 - 1e-12)
+    )
+    assert low - 1e-10 <= side.offered(np.flatnonzero(~plan.subset)).sum() <= high + 1e-10
     assert high == pytest.approx(1.0 - float(law.containment(plan.subset)), abs=1e-10)
 
 

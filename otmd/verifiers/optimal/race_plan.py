@@ -17,7 +17,7 @@ from otmd.laws import Race
 from otmd.laws.race.containment import ExponentialRace, RaceCurve, minority_mass, power_sums
 from otmd.laws.race.quadrature import HEAVY, POWERS, latest_win, win_times
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.verifiers.optimal import choice_plan
+from otmd.verifiers.optimal import choice_plan, race_nodes
 from otmd.verifiers.optimal.race_pair import HEAVY_PAIR, PairRace
 from otmd.verifiers.optimal.race_rates import (
     ClassRates,
@@ -57,15 +57,18 @@ class RacePosition:
     rates: FloatArray
     num_drafts: int
     unit: float
-    curve: choice_plan.CutCurve
+    curve: race_nodes.CutCurve
     subset: BoolArray
     lower: IntArray
     share: FloatArray
     chosen: FloatArray
 
-    def locate(self, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    def classes_of(self, tokens: IntArray, _: IntArray) -> tuple[IntArray, FloatArray]:
         """See :class:`otmd.verifiers.optimal.choice_plan.Side`."""
-        return self.lower[tokens], self.share[tokens], self.chosen[tokens]
+        lower, share = self.lower[tokens], self.share[tokens]
+        return np.stack([lower, lower + (share < 1.0)], axis=1), np.stack(
+            [share, 1.0 - share], axis=1
+        )
 
     def keep(
         self, solution: "RaceSolution", tokens: IntArray, heavy: IntArray, able: BoolArray
@@ -106,7 +109,7 @@ def plan_without_replacement(target: FloatArray, race: Race, tol: float) -> choi
     blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
-    curve = choice_plan.cut_curve(blocked, cut.size)
+    curve = race_nodes.cut_curve(blocked, cut.size)
     subset = blocked.subset(cut.end)
     position = RacePosition(
         target,
@@ -121,7 +124,8 @@ def plan_without_replacement(target: FloatArray, race: Race, tol: float) -> choi
     )
     inner = _solve_side(position, True, _OF_SIDE * tol)
     outer = _solve_side(position, False, _OF_SIDE * tol)
-    return choice_plan.ChoicePlan(target, subset.__getitem__, 1.0 + cut.value, inner, outer)
+    rows = np.zeros(num_drafts, int)
+    return choice_plan.ChoicePlan(target, rows, subset, 1.0 + cut.value, inner, outer)
 
 
 def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.Side | None:
@@ -149,9 +153,7 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         ratio = tail_target / tail_rates * unit
     largest = float(tail_rates.max(initial=0.0)) / unit
     most = drafted.tail * unit
-    nodes = choice_plan.nodes_of_tail(
-        position.curve, ratio, largest, most, inner, _OF_CLASSES * tol
-    )
+    nodes = race_nodes.nodes_of_tail(position.curve, ratio, largest, most, inner, _OF_CLASSES * tol)
     lowest = 0 if inner or nodes.size == 2 else 1
     search = RaceSearch(race, able[heavy], position.target[heavy], drafted, inner)
     grids = 0
@@ -159,7 +161,7 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         start = Tail.at_ratios(tail_rates, tail_target, ratio, nodes, lowest, inert)
         solution = search(start.moved(ratio_values(nodes, position.num_drafts, unit))[0], tol)
         grids += 1
-        many = nodes.size > choice_plan.MOST_NODES_OF_RACE or search.is_enough()
+        many = nodes.size > race_nodes.MOST_NODES or search.is_enough()
         if solution.loss <= _LOOSE * tol or nodes.size == 2 or grids == _GRIDS or many:
             break
         # The search stalled; another node between each two may help.
@@ -174,7 +176,14 @@ def _side(position: RacePosition, weights: RaceWeights) -> choice_plan.Side:
     running = np.append(clocks[clocks > 0], [weights.rejection] * (weights.rejection > 0))
     quadrature = choice_plan.quadrature_for_weights(np.log(running), position.num_drafts)
     tiers = np.zeros(clocks.size, np.int64)
-    return choice_plan.Side(clocks, tiers, weights.rejection, quadrature, position.locate)
+    return choice_plan.Side(
+        clocks,
+        tiers,
+        weights.rejection,
+        quadrature,
+        position.chosen.__getitem__,
+        position.classes_of,
+    )
 
 
 class RaceSolution(NamedTuple):

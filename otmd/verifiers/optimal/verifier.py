@@ -11,8 +11,7 @@ from otmd.verifiers.base import Verifier
 from otmd.verifiers.optimal import (
     MOST_DISTRIBUTIONS,
     ChoicePlan,
-    plan_independent,
-    plan_overlapping,
+    plan_slots,
     plan_without_replacement,
 )
 from otmd.verifiers.prepared import ChoosingVerifier
@@ -67,8 +66,7 @@ class Optimal(Verifier):
         if isinstance(random, Race):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
-            plan = plan_independent if random.disjoint else plan_overlapping
-            choice = plan(remaining, random, self.tol)
+            choice = plan_slots(remaining, random, self.tol)
         return _PreparedOptimal(target, law, structure.deterministic, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
@@ -93,25 +91,25 @@ class _PreparedOptimal(ChoosingVerifier):
         if side is None or drawn == 0.0:
             return np.zeros((more.size, more.size))
         tokens = np.flatnonzero(plan.subset == inside)
-        lower, share, offered = side.locate(tokens)
+        classes, parts = side.classes_of(tokens, np.zeros_like(tokens))
+        q = slots.probs[tokens]
+        masses = np.bincount(classes.ravel(), (parts * q[:, None]).ravel(), side.weights.size)
         index = np.searchsorted(tokens, token)
-        masses, of_token = np.zeros((2, side.weights.size))
-        for classes, part in (
-            (lower, share),
-            (np.minimum(lower + 1, masses.size - 1), 1.0 - share),
-        ):
-            masses += np.bincount(classes, part * slots.probs[tokens], masses.size)
-            of_token[classes[index]] += part[index]
+        of_token = np.bincount(classes[index], parts[index], masses.size)
         times, steps = side.quadrature
-        silent = np.exp(-np.outer(times, side.weights))
-        tier = side.tiers[lower[index]]
-        silent[:, side.tiers < tier] = 1.0
-        silent[:, side.tiers > tier] = 0.0
-        token_silent, rings = silent @ of_token, silent @ (of_token * side.weights)
-        # If a draft lies outside H*, the clocks of tokens in H* never ring.
-        never = 0.0 if inside else slots.probs[plan.subset].sum()
-        others = np.maximum(never + silent @ masses - drawn * token_silent, 0.0)
-        kept = min(1.0, plan.target[token] / offered[index]) if offered[index] else 0.0
-        powers = token_silent ** more[:, None] * others ** more[::-1, None]
-        accepted = powers @ (kept * rings * steps * np.exp(-times * side.rejection))
+        # What is of no class is silent. If a draft lies outside H*, the tokens of H* are as well.
+        never = q @ (1.0 - parts.sum(axis=1)) + (0.0 if inside else slots.probs[plan.subset].sum())
+        offered = side.offered(np.array([token]))[0]
+        kept = min(1.0, plan.target[token] / offered) if offered else 0.0
+        rings = kept * steps * np.exp(-times * side.rejection)
+        accepted = np.zeros(more.size)
+        for tier in np.unique(side.tiers[of_token > 0.0]).tolist():
+            silent = np.exp(-np.outer(times, side.weights))
+            silent[:, side.tiers < tier] = 1.0
+            silent[:, side.tiers > tier] = 0.0
+            token_silent = silent @ of_token
+            others = np.maximum(never + silent @ masses - drawn * token_silent, 0.0)
+            ringing = silent @ (of_token * side.weights * (side.tiers == tier))
+            powers = token_silent ** more[:, None] * others ** more[::-1, None]
+            accepted += powers @ (rings * ringing)
         return (more + 1) * drawn ** (more + 1) * accepted * comb(more[::-1, None], more)

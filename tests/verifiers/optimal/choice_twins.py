@@ -1,4 +1,4 @@
-"""Loop-by-loop twins: the split of tokens between nodes, and the choice among drafts by clocks."""
+"""Loop-by-loop twins of the choice among drafts by clocks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,6 @@ from collections.abc import Sequence
 from itertools import product
 
 from reference import Law, Number, Probs
-
-
-def split_mass(q: Probs, ratio: Probs, nodes: Probs, low: Number, high: Number) -> list[Number]:
-    """Each token's q between the two nodes around its ratio, so that their mean ratio is its own."""
-    mass: list[Number] = [0] * len(nodes)
-    for drawn, value in zip(q, ratio, strict=True):
-        if not (low <= value < high and drawn > 0):
-            continue
-        if value >= nodes[-1]:
-            mass[-1] += drawn
-            continue
-        above = next(g for g, node in enumerate(nodes) if node > value)
-        to_above = (value - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
-        mass[above] += drawn * to_above
-        mass[above - 1] += drawn * (1 - to_above)
-    return mass
 
 
 def clock_choice_probs(

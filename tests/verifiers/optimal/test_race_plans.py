@@ -54,7 +54,8 @@ def mixed_tokens(plan: ChoicePlan) -> int:
     shares = []
     for side, members in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
         if side is not None:
-            shares.append(side.locate(np.flatnonzero(members))[1])
+            tokens = np.flatnonzero(members)
+            shares.append(side.classes_of(tokens, np.zeros_like(tokens))[1][:, 0])
     return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
 
 

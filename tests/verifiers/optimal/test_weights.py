@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from otmd.verifiers.optimal.independent_plan import ClassDrafts, class_weights
+from otmd.verifiers.optimal.slots_plan import find_weights
 from otmd.verifiers.optimal.weights import balance, mark_free, newton_step, solve_positive
 
 Array = np.ndarray
@@ -63,11 +63,13 @@ def test_weights_that_lie_far_apart_are_found() -> None:
     served = 1.0 - never**DRAFTS
     # Some class at the cap falls short of its target by this part of the total.
     targets = TARGETS * served * (1.0 + SHORT) / TARGETS.sum()
-    curve = np.zeros(MASSES.size, np.int64)
-    drafts = ClassDrafts(MASSES, curve, np.array([never]), np.array([DRAFTS]))
-    log_weights, rates = class_weights(drafts, False, targets, True, TOLERANCE)
+    drafts, copies = MASSES[None], np.array([DRAFTS])
+    log_weights, by_row, excess = find_weights(
+        targets, drafts, np.array([never]), copies, -1.0, TOLERANCE
+    )
     assert log_weights.max() == 0.0
-    assert np.maximum(rates - targets, 0.0).sum() <= TOLERANCE
+    assert np.maximum(by_row[0] - targets, 0.0).sum() <= TOLERANCE
+    assert excess <= TOLERANCE
     assert np.ptp(log_weights) > 20.0
 
 
