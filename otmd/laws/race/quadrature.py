@@ -16,7 +16,7 @@ from otmd.probabilities import FloatArray
 RATE_UNIT = 2.0**256
 # Tokens with q·t above HEAVY at the end of the race are treated one by one; there are at most some hundreds.
 # For the others, the first POWERS powers of q·t are exact to rounding.
-HEAVY = 0.1
+HEAVY = 0.3
 POWERS = 14
 # e^{−42} is below half an ulp of 1.
 _INVISIBLE = 42.0
