@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.curve._kernels import fill_ratios, power, ratios_of
+from otmd.curve._kernels import fill_ratios
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.kernel import kernel
 from otmd.laws.structure import Slots
@@ -75,15 +75,15 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     Returns how many blocks of each curve the best cut holds, (n,), the ratio below which it ends in each,
     (n,), its p − g, and a mask of blocks for each curve.
     """
-    starts, copies = np.cumsum([0, *(x.low.size + 1 for x in blocks)]), np.ones(len(blocks), int)
+    starts = np.cumsum([0, *(x.low.size + 1 for x in blocks)])
     low, single, sums = (
         np.concatenate(parts) for parts in zip(*(x[:3] for x in blocks), strict=True)
     )
     ends, edges, single = _ends_of(low, single, sums, starts)
     lowest = np.empty(edges.size)
-    best = scan(ends, copies, lowest)
+    best = scan(ends, lowest)
     least = lowest.min()
-    scan(corners_of(edges, ends.target, ends.draft, single, starts), copies, lowest)
+    scan(corners_of(edges, ends.target, ends.draft, single, starts), lowest)
     marked = lowest <= least - SLACK
     for first, end in zip(starts[:-1], best, strict=True):
         # Inside the cut, a block is split if a smaller cut that is as good may end in it.
@@ -114,15 +114,6 @@ def _ends_of(low, single, sums, starts):
 
 
 @kernel()
-def are_below(target, draft, number, ends, tokens):
-    """Whether each of the tokens (T,) has p/q below the entry of ``ends`` for its curve, its ``number``."""
-    ratio, below = ratios_of(target, draft, tokens), np.empty(tokens.size, np.bool_)
-    for i in range(tokens.size):
-        below[i] = ratio[i] < ends[np.uint64(number[np.uint64(tokens[i])])]
-    return below
-
-
-@kernel()
 def corner(edges, target_before, draft_before, first, last):
     """P and q of the corner, where the tangents at two edges cross; no prefix that ends between is lower."""
     p = target_before[last] - target_before[first]
@@ -148,60 +139,58 @@ def corners_of(edges, target_before, draft_before, single, starts):
 
 
 @kernel()
-def scan(ends, copies, lowest):
-    """Scan the prefixes of R curves for the least p − Π_r q_r^copies[r].
+def scan(ends, lowest):
+    """Scan the prefixes of R curves for the least p − Π_r q_r.
 
     Fills ``lowest`` (E,), the least value that the scan meets while a curve is at each end. Returns the ends
     (R,) of the first prefixes whose value is the least, up to rounding.
     """
     at = ends.starts[:-1].copy()
-    entry = np.zeros(copies.size)
+    entry = np.zeros(at.size)
     best = at.copy()
     best_value = np.inf
     least = np.inf
     for k in range(lowest.size):
         lowest[k] = np.inf
-    for r in range(copies.size):
-        entry[r] = _entry(ends, at[r], ends.starts[r + 1], copies[r])
+    for r in range(at.size):
+        entry[r] = _entry(ends, at[r], ends.starts[r + 1])
     while True:
         target, contained, following = 0.0, 1.0, -1
-        for r in range(copies.size):
+        for r in range(at.size):
             target += ends.target[at[r]]
-            contained *= power(min(ends.draft[at[r]], 1.0), copies[r])
+            contained *= min(ends.draft[at[r]], 1.0)
             if entry[r] < np.inf and (following < 0 or entry[r] < entry[following]):
                 following = r
         value = target - contained
         least = min(least, value)
         better = best_value > least + SLACK
-        for r in range(copies.size):
+        for r in range(at.size):
             lowest[at[r]] = min(lowest[at[r]], value)
             best[r] = at[r] if better else best[r]
         best_value = value if better else best_value
         if following < 0:
             return best
         at[following] += 1
-        entry[following] = _entry(
-            ends, at[following], ends.starts[following + 1], copies[following]
-        )
+        entry[following] = _entry(ends, at[following], ends.starts[following + 1])
 
 
 @kernel(error_model="numpy")
-def _entry(ends, k, stop, copies):
+def _entry(ends, k, stop):
     """The t from which on the tokens between an end and the next are taken; inf after the last end."""
     if k + 1 == stop:
         return np.inf
-    return _entry_time(ends.slope[k], ends.draft[k], ends.draft[k + 1] - ends.draft[k], copies)
+    return _entry_time(ends.slope[k], ends.draft[k], ends.draft[k + 1] - ends.draft[k])
 
 
 @kernel(error_model="numpy")
-def _entry_time(ratio, before, mass, copies):
+def _entry_time(ratio, before, mass):
     """The t from which on tokens with this p/q and q ``mass`` are taken, after tokens with q ``before``."""
     if before <= 0.0:
         return 0.0
     # x/log(1 + x) is 1 where rounding loses q of these tokens, so that no token of little q stops the scan.
     x = max(mass, 0.0) / before
     growth = x / np.log1p(x) if x > 0.0 else 1.0
-    return min(ratio * before * growth / copies, _LAST)
+    return min(ratio * before * growth, _LAST)
 
 
 @kernel()
@@ -210,9 +199,7 @@ def entry_times(ratio, draft):
     entry, before, latest = np.empty(draft.size), 0.0, 0.0
     for k in range(draft.size):
         # Rounding may put an entry below the one before it.
-        latest = (
-            max(latest, _entry_time(ratio[k], before, draft[k], 1)) if draft[k] > 0.0 else np.inf
-        )
+        latest = max(latest, _entry_time(ratio[k], before, draft[k])) if draft[k] > 0.0 else np.inf
         entry[k] = latest
         before += draft[k]
     return entry
