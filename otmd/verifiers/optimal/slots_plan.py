@@ -508,9 +508,9 @@ class _Search:
         ends = self._ends(targets, drafts, never, order)
         if ends is None:
             rejected = -1.0 if self.rejected is None else self.rejected
-            log_weights, by_row, excess = find_weights(
-                targets, drafts, never, self.copies, rejected, tol
-            )
+            # For other layouts in memory the kernel would be compiled anew.
+            masses = np.ascontiguousarray(drafts), np.ascontiguousarray(never)
+            log_weights, by_row, excess = find_weights(targets, *masses, self.copies, rejected, tol)
             if excess > tol:
                 order = np.argsort(log_weights, kind="stable")
                 ends = self._ends(targets, drafts, never, order)
