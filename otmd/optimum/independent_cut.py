@@ -29,6 +29,7 @@ class Box(NamedTuple):
     """The subsets that hold the tokens ``inside`` and some of the undecided ``tokens`` (F,).
 
     ``low`` and ``high`` (R,) bound q_r(H*). ``inside`` has p ``target_inside`` and q ``draft_inside`` (R,).
+    ``largest`` (R,) are the largest q of undecided tokens, or more.
     """
 
     low: FloatArray
@@ -37,6 +38,7 @@ class Box(NamedTuple):
     inside: tuple[IntArray, ...]
     target_inside: float
     draft_inside: FloatArray
+    largest: FloatArray
 
 
 def independent_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
@@ -59,7 +61,8 @@ def half_space_cut(
     subset = np.zeros(target.size, dtype=bool)
     zero = np.zeros(copies.size)
     sums = np.empty(copies.size + 3)
-    boxes = [Box(zero, draft.sum(axis=0), np.arange(target.size), (), 0.0, zero)]
+    total = draft.sum(axis=0)
+    boxes = [Box(zero, total, np.arange(target.size), (), 0.0, zero, total)]
     while boxes:
         box = _tightened(boxes.pop(), target, draft, copies)
         if box is None:
@@ -83,9 +86,12 @@ def half_space_cut(
 
 def distinct_slots(slots: Slots) -> tuple[FloatArray, IntArray]:
     """The different distributions of the slots (V, R), and the one that each draft is drawn from (n,)."""
-    rows = [slots.dense[row].tobytes() for row in slots.row_of_slot]
+    shape = slots.copies.size, slots.vocab_size
+    whole = slots.probs.size == shape[0] * shape[1]
+    dense = slots.probs.reshape(shape) if whole else slots.dense
+    rows = [dense[row].tobytes() for row in slots.row_of_slot]
     first, row_of_slot = np.unique([rows.index(row) for row in rows], return_inverse=True)
-    return np.ascontiguousarray(slots.dense[slots.row_of_slot[first]].T), row_of_slot
+    return np.ascontiguousarray(dense[slots.row_of_slot[first]].T), row_of_slot
 
 
 def slopes(x: FloatArray, copies: IntArray) -> FloatArray:
@@ -103,32 +109,36 @@ def _before(factors: FloatArray) -> FloatArray:
 
 def _tightened(box: Box, target: FloatArray, draft: FloatArray, copies: IntArray) -> Box | None:
     """The box with more tokens decided and closer bounds; None if H* is not in it."""
-    sums = np.empty(2 * copies.size + 1)
+    sums, p_inside = np.empty((3, copies.size)), np.empty(1)
     while True:
         planes = np.array([slopes(box.low, copies), slopes(box.high, copies)])
-        inside, undecided = _decide(target, draft, box.tokens, planes, sums)
+        inside, undecided = _decide(target, draft, box.tokens, planes, sums, p_inside)
         decided = box.tokens.size - undecided.size
-        within = box.draft_inside + sums[: copies.size]
+        within = box.draft_inside + sums[0]
         low = np.maximum(box.low, within)
-        high = np.minimum(box.high, within + sums[copies.size : -1])
+        high = np.minimum(box.high, within + sums[1])
         if (low > high + _ROUNDING).any():
             return None
-        at_most = box.target_inside + sums[-1]
-        box = Box(low, np.maximum(low, high), undecided, (*box.inside, inside), at_most, within)
+        p_within = box.target_inside + p_inside[0]
+        all_inside = (*box.inside, inside)
+        high = np.maximum(low, high)
+        box = Box(low, high, undecided, all_inside, p_within, within, sums[2].copy())
         if decided <= _WORTH_A_PASS * (decided + undecided.size):
             return box
 
 
 @kernel()
-def _decide(target, draft, tokens, planes, sums):
+def _decide(target, draft, tokens, planes, sums, p_inside):
     """The tokens below the lower of two planes (2, R), and those between them.
 
-    ``sums`` (2R + 1,) are filled with q of the first and of the others, and p of the first.
+    ``sums`` (3, R) are filled with q of the first, q of the others, and the largest q of these; ``p_inside``
+    (1,) with p of the first.
     """
     count = planes.shape[1]
     inside, undecided = np.empty_like(tokens), np.empty_like(tokens)
     size, left = np.uint64(0), np.uint64(0)
     sums[:] = 0.0
+    p_inside[0] = 0.0
     for i in range(tokens.size):
         y = np.uint64(tokens[i])
         low, high = 0.0, 0.0
@@ -138,14 +148,15 @@ def _decide(target, draft, tokens, planes, sums):
         if target[y] < low:
             inside[size] = tokens[i]
             size += np.uint64(1)
-            sums[2 * count] += target[y]
+            p_inside[0] += target[y]
             for r in range(count):
-                sums[r] += draft[y, r]
+                sums[0, r] += draft[y, r]
         elif target[y] < high:
             undecided[left] = tokens[i]
             left += np.uint64(1)
             for r in range(count):
-                sums[count + r] += draft[y, r]
+                sums[1, r] += draft[y, r]
+                sums[2, r] = max(sums[2, r], draft[y, r])
     return inside[:size], undecided[:left]
 
 
@@ -200,11 +211,11 @@ def _parts(box: Box, target: FloatArray, draft: FloatArray, copies: IntArray) ->
     width = box.high - box.low
     widest = int(np.argmax(width * slopes(box.high, copies)))
     middle = 0.5 * (box.low[widest] + box.high[widest])
-    of_tokens = draft[box.tokens]
-    if (of_tokens <= width).all() and box.low[widest] < middle < box.high[widest]:
+    if (box.largest <= width).all() and box.low[widest] < middle < box.high[widest]:
         low, high = box.low.copy(), box.high.copy()
         low[widest] = high[widest] = middle
         return [box._replace(low=low), box._replace(high=high)]
+    of_tokens = draft[box.tokens]
     # Tokens in one direction are on the same side of every plane.
     columns = np.column_stack([target[box.tokens], of_tokens])
     columns /= columns.sum(axis=1, keepdims=True)
