@@ -484,8 +484,8 @@ class AnswersNow(TokenLevel):
 class CountsOneTokenMore(TokenLevel):
     """Its estimate of the tokens per step is not what it emits."""
 
-    def tokens_per_step(self, context, tree, choices):
-        return super().tokens_per_step(context, tree, choices) + 1e-6
+    def expected_tokens(self, context, tree, *, rng=None):
+        return super().expected_tokens(context, tree, rng=rng) + 1e-6
 
 
 class LooksAtNoSeed(TokenLevel):
@@ -510,7 +510,7 @@ class StepsElsewhere(TokenLevel):
     [
         (RepeatsItself, "output_distribution of"),
         (AnswersNow, "expected an UnsupportedLaw"),
-        (CountsOneTokenMore, "block_efficiency of"),
+        (CountsOneTokenMore, "tokens_per_step of"),
         (LooksAtNoSeed, "the second time"),
         (StepsElsewhere, "expected one of"),
     ],

@@ -29,7 +29,7 @@ RESULTS = {
     "transport.CanonicalDecomposition",
     "transport.LinearProgram",
     "transport.ProgramSize",
-    "trees.BlockEfficiency",
+    "trees.TokensPerStep",
     "trees.SequenceOptimum",
 }
 NAMES = sorted([*reference_names(), "verifiers.verifiers_serving"])

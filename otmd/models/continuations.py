@@ -40,7 +40,7 @@ class Continuations(ABC):
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
 
-    def read(self, prefixes: Sequence[Prefix]) -> None:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Compute the logits after several prefixes, if one call for all is cheaper."""
         if self.reads_many:
             self.logits(prefixes)
@@ -166,7 +166,7 @@ class Branch(Continuations):
         self._noted = noted
         self._text = text
 
-    def read(self, prefixes: Sequence[Prefix]) -> None:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Note the prefixes: the next call reads what was noted of all texts."""
         self._noted |= {(*self._text, *prefix) for prefix in prefixes}
 

@@ -20,16 +20,17 @@ from otmd.models.continuations import Continuations, continuations
 from otmd.models.dataset import DrawnTree
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
+from otmd.models.tree_reading import read_trees
 from otmd.probabilities import IntArray, Processing, wrong
 from otmd.trees import (
     AdaptiveTree,
     LayerVerification,
     SubtreeVerification,
+    TokenLevel,
     TokenTree,
     TreeLaw,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
-from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled
 from otmd.trees.whole_tree import SweptLayer
 from otmd.verifiers import Preference
@@ -126,13 +127,12 @@ def _evaluated(
     law = law_of(lambda prefix: drafting(draft.logits([prefix])[0][:vocab_size]))
     context = Context(lambda prefix: verifying(target.logits([prefix])[0][:vocab_size]), law)
     tree = law.draft_tree(context, choices)
-    for nodes in tree.grow():
-        draft.read(nodes)
-    target.read(tree.prefixes())
+    read_trees([(tree, target, draft)])
+    layers = LayerVerification().layers(context, tree)[1:]
     return {
-        "layer": float(LayerVerification().tokens_per_step(context, tree, choices)),
+        "layer": 1.0 + sum(float(layer.scores.sum()) for layer in layers),
         "node_by_node": node_by_node_tokens(context, tree),
-        "token_level": token_level_tokens(context, tree, Preference()),
+        "token_level": TokenLevel(Preference()).expected_tokens(context, tree),
     }
 
 

@@ -79,7 +79,7 @@ def optimal_block_efficiency(
     Parameters
     ----------
     target_model, law
-        As for :func:`block_efficiency`.
+        As for :func:`tokens_per_step`.
     max_bytes : float
         The largest program to build: the memory of its arrays, in bytes.
 

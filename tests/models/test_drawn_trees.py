@@ -26,10 +26,9 @@ from otmd.trees import (
     TableModel,
     TokenLevel,
     TokenTree,
-    block_efficiency,
+    tokens_per_step,
 )
 from otmd.trees.base import Context, DraftTree
-from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import every_outcome
 
 SHAPES = ((2, 2), (3, 1), pytest.param((2, 1, 1), marks=pytest.mark.slow))
@@ -52,13 +51,13 @@ def test_means_over_drawn_trees_are_the_tokens_per_step(shape) -> None:
         for tokens, rule in (
             (node_by_node_tokens, SubtreeVerification()),
             (
-                partial(token_level_tokens, verifier=otmd.Preference()),
+                TokenLevel(otmd.Preference()).expected_tokens,
                 TokenLevel(otmd.Preference()),
             ),
         ):
             outcomes = every_outcome(partial(on_drawn_tree, tokens, context))
             mean = sum(value * prob for value, prob in outcomes)
-            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+            assert mean == pytest.approx(tokens_per_step(rule, target, law).value, abs=1e-12)
 
 
 @pytest.mark.parametrize("draft", ["layers", "n-gram", "own"])

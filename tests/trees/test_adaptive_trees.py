@@ -15,17 +15,16 @@ from otmd.testing import check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
     BestFirstTree,
+    InclusionBound,
     LayerVerification,
     SubtreeVerification,
     TableModel,
     TokenLevel,
     TreeLaw,
-    block_efficiency,
-    inclusion_bound,
+    tokens_per_step,
 )
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, DraftTree, Prefix
-from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled, every_outcome
 
 LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
@@ -76,11 +75,11 @@ def test_estimates_on_drawn_trees_have_their_mean(name: str) -> None:
         context = Context(target, law)
         for tokens, rule in (
             (node_by_node_tokens, SUBTREE),
-            (partial(token_level_tokens, verifier=otmd.Preference()), TOKEN_LEVEL),
+            (TOKEN_LEVEL.expected_tokens, TOKEN_LEVEL),
         ):
             outcomes = every_outcome(partial(on_tree, tokens, context))
             mean = sum(value * prob for value, prob in outcomes)
-            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+            assert mean == pytest.approx(tokens_per_step(rule, target, law).value, abs=1e-12)
 
 
 def drawn(law: TreeLaw, seed: int = 0) -> DraftTree:
@@ -137,4 +136,4 @@ def test_best_first_growth_is_refused() -> None:
     with pytest.raises(ValueError, match="level by level"):
         node_by_node_tokens(Context(target, law), drawn(law))
     with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
-        inclusion_bound(target, AdaptiveTree(draft, (2,)))
+        tokens_per_step(InclusionBound(), target, AdaptiveTree(draft, (2,)))
