@@ -167,7 +167,6 @@ REFUSALS = [
     ("frobnicate", 2, "frobnicate"),
     ("report x", 2, "report"),
     ("solve", 2, "For example: otmd solve 1/3,0,2/3 1/3,1/3,1/3"),
-    ("plan", 2, "For example: otmd plan runs/texts"),
     ("audit x --target-temp 1", 2, "Did you mean --target-temperature?"),
     ("collect x --target-temp=1", 2, "Did you mean --target or --temperature?"),
     ("measure x.npz --confidence 95", 2, "Unknown option: --confidence"),
@@ -179,7 +178,7 @@ REFUSALS = [
     ("solve 1,0 1,0 --num-drafts 1.5", 2, "--num-drafts: got '1.5', expected a whole number"),
     ("solve 1,0 1,0 --num-drafts 0", 2, "--num-drafts"),
     ("decode --seed 1.7", 2, "--seed: got '1.7', expected a whole number"),
-    ("plan x --depth 2.5", 2, "--depth: got '2.5', expected a whole number"),
+    ("plan --depth 2.5", 2, "--depth: got '2.5', expected a whole number"),
     ("demo --tree-prompts 2.5", 2, "--tree-prompts: got '2.5', expected a whole number"),
     ("measure x.npz --num-drafts 4-1", 2, "--num-drafts: got '4-1'"),
     ("measure x.npz --num-drafts 1-1000000000", 2, "from 1 to 10000"),
@@ -213,8 +212,7 @@ REFUSALS = [
     ("audit run.jsonl --csv twin.csv", 2, "--csv: got twin.csv, which FILE names"),
     ("audit x --html a.txt --markdown ./a.txt", 2, "--html: got a.txt, which --markdown names"),
     ("measure toy.npz --figure a.svg --figure a.svg", 2, "which --figure names"),
-    ("plan toy.npz --latency a.json --csv a.json", 2, "--csv: got a.json, which --latency names"),
-    ("plan folder --measure-latency folder/collect.json", 2, "which DATASET names"),
+    ("plan --latency a.json --csv a.json", 2, "--csv: got a.json, which --latency names"),
     ("decode --prompts code,texts.txt --figure texts.svg", 2, "which --prompts names"),
 ]
 

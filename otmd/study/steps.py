@@ -111,8 +111,8 @@ def over_prompts(tokens: FloatArray, steps: FloatArray, confidence: float = 0.95
     return Estimate(value, *jackknife.interval(value, without, confidence), without)
 
 
-def lead(best: Estimate, other: Estimate, confidence: float = 0.95) -> tuple[float, float, float]:
-    """By which share the best exceeds another one on the same prompts, and the ends of its interval."""
-    value = best.value / other.value - 1.0
-    low, high = jackknife.interval(value, best.without / other.without - 1.0, confidence)
+def lead(best: Estimate, behind: Estimate, confidence: float = 0.95) -> tuple[float, float, float]:
+    """By which share the best exceeds an estimate on the same prompts, and the ends of its interval."""
+    value = best.value / behind.value - 1.0
+    low, high = jackknife.interval(value, best.without / behind.without - 1.0, confidence)
     return value, low, high

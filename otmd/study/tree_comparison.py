@@ -262,7 +262,9 @@ def rank_trees(table: pl.DataFrame, confidence: float = 0.95) -> pl.DataFrame:
 
 
 @cache
-def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[LanguageModel, Draft]:
+def loaded_pair(
+    target: str, draft: str, prompts: tuple[Prompt, ...]
+) -> tuple[LanguageModel, Draft]:
     """Both models of a process; an n-gram draft is fitted on texts that are not among the prompts."""
     # A finished run is read without torch.
     import torch
@@ -297,7 +299,7 @@ def _texts_table(
     """The rows of some texts, which each model reads together."""
     from otmd.models.continuations import branches
 
-    models = _loaded(target, draft, prompts)
+    models = loaded_pair(target, draft, prompts)
     tokenizer, size, stops = models[0].tokenizer, models[0].token_count, models[0].stop_tokens
     step = Processing(temperature)
     starts = [

@@ -105,14 +105,6 @@ class Sweep(Choice):
         """For pairs (m,): numbers that ascend in the order of preference, c, and A_j c q_j(y)."""
         ...
 
-    @abstractmethod
-    def copies(self, token: int) -> FloatArray:
-        """P(slot i is the first that holds a token, j more do, and one is accepted), shape (n, n).
-
-        All slots have the same distribution.
-        """
-        ...
-
     def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         return self.chosen(self.slots.slots_of(tokens)[None], tokens)[0]
 
@@ -241,21 +233,6 @@ class _CellSweep(Sweep):
             left -= np.where(row > rows, mass_taken, 0.0)
         return left
 
-    def copies(self, token: int) -> FloatArray:
-        # Slots are taken in turn: a slot that holds the token before it is accepted in a later one would have
-        # been accepted itself.
-        count = self.slots.num_drafts
-        slots, tokens = np.arange(count), np.full(count, token)
-        _, _, accepted = self.pairs(slots, tokens)
-        drawn = self.slots.probs[token]
-        held = drawn / np.maximum(self._unaccepted[(*self._group(tokens), slots)], drawn)
-        masses = np.zeros((count, count))
-        more = np.eye(1, count)[0]
-        for i in reversed(range(count)):
-            masses[i] = accepted[i] * more
-            more = (1.0 - held[i]) * more + held[i] * np.roll(more, 1)
-        return masses
-
 
 class _OrderedSweep(Sweep):
     """A sweep in an order of pairs (M, 2) or of tokens (V,), each in its slots from the last to the first."""
@@ -283,26 +260,6 @@ class _OrderedSweep(Sweep):
     def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
         rank = self._rank[slots, tokens]
         return rank, self._accept[rank], self._taken[rank]
-
-    def copies(self, token: int) -> FloatArray:
-        count = self.slots.num_drafts
-        rank = self._rank[:, token]
-        drawn = self.slots.probs[token]
-        # Row i is where slot i is accepted: slots before it in the order then do not hold the token.
-        held = np.empty((count, count))
-        for j in range(count):
-            # s_j before the pair (i, token) is that before the next pair of slot j.
-            ranks = np.sort(self._rank[j])
-            unaccepted = self._unaccepted[ranks[np.searchsorted(ranks, np.minimum(rank, rank[j]))]]
-            held[:, j] = np.where(rank <= rank[j], drawn / np.maximum(unaccepted, drawn), 0.0)
-        np.fill_diagonal(held, 1.0)
-        none_before = np.cumprod(np.column_stack([np.ones(count), 1.0 - held[:, :-1]]), axis=1)
-        masses = np.empty((count, count))
-        more = self._taken[rank, None] * np.eye(1, count)
-        for j in reversed(range(count)):
-            masses[j] = (none_before[:, j] * held[:, j]) @ more
-            more = (1.0 - held[:, [j]]) * more + held[:, [j]] * np.roll(more, 1, axis=1)
-        return masses
 
 
 def _whole_numbers(order: object) -> IntArray:

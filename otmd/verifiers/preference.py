@@ -5,8 +5,6 @@ The algorithm, the pair sweep, and why it is lossless are in :mod:`otmd.verifier
 
 from __future__ import annotations
 
-import numpy as np
-
 from otmd.curve._kernels import hockey_stick
 from otmd.laws import DraftLaw, Slots, Structure
 from otmd.probabilities import FloatArray, IntArray, wrong_type
@@ -89,11 +87,6 @@ class _PreferenceRule(ChoosingVerifier):
     ) -> None:
         super().__init__(target, law, deterministic, sweep)
         self.sweep = sweep
-
-    def _copies(self, token: int, slots: Slots) -> FloatArray:
-        if slots.probs[token] == 0.0 or self.sweep is None:
-            return np.zeros((slots.num_drafts, slots.num_drafts))
-        return self.sweep.copies(token)
 
 
 def _single_rate(target: FloatArray, structure: Structure) -> float | None:

@@ -116,15 +116,11 @@ def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions
     assert (own, over_positions) == (pytest.approx(2.473, abs=1e-3), pytest.approx(3.745, abs=1e-3))
     make = partial(TokenTree, branching=(1,) * CHAIN)
     rng = np.random.default_rng(0)
+    rule, starts = BlockVerification(), np.tile([0, 2], 200).tolist()
     sums = np.array(
         [
-            take_steps(
-                make,
-                BlockVerification(),
-                *(Text(m, [start]) for m in (target, draft)),
-                Sampled(rng),
-            )[::2]
-            for start in np.tile([0, 2], 200)
+            take_steps(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))[::2]
+            for at in starts
         ]
     )
     assert sums[:, 1].tolist() == [NUM_STEPS - LEFT_OUT] * len(sums)

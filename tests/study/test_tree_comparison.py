@@ -32,7 +32,7 @@ TEXTS["p1"] = TEXTS["p1"][:15]
 def tiny_pair(monkeypatch):
     target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
     pair = target, load_draft("skip:1,3", target)
-    monkeypatch.setattr(tree_comparison, "_loaded", lambda *_: pair)
+    monkeypatch.setattr(tree_comparison, "loaded_pair", lambda *_: pair)
     return pair
 
 
@@ -79,7 +79,7 @@ def test_a_finished_run_is_read_and_other_models_want_another_folder(
 ):
     table = compare()
     assert set(table["start"]) <= set(STARTS)
-    monkeypatch.setattr(tree_comparison, "_loaded", None)
+    monkeypatch.setattr(tree_comparison, "loaded_pair", None)
     assert compare().equals(table)
     with pytest.raises(ValueError, match="draft"):
         compare_trees("tiny", "skip:2", PROMPTS, TEXTS, tmp_path / "trees", workers=1)
