@@ -189,7 +189,6 @@ REFUSALS = [
     ("measure x.npz --figure gaps.bmp", 2, "--figure: got gaps.bmp"),
     ("measure toy.npz --device tpu", 2, "--device: got 'tpu'"),
     ("collect x --mode fair", 2, "--mode"),
-    ("collect x --trees 2xx", 2, "--trees: got '2xx'"),
     ("collect x --prompts cod", 2, "--prompts: got 'cod'"),
     ("audit x --law joint", 2, "--law: got 'joint'"),
     ("audit x --false-alarm 0", 2, "--false-alarm: got 0.0"),

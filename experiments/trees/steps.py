@@ -49,11 +49,11 @@ def emission_probs(
         before = np.empty(0, np.int64)
         weight = 1.0 / SAMPLES
         for i in range(n):
-            probs = np.array(law.next_draft_probs(before))
+            probs = np.array(law.next_draft_probs(before.tolist()))
             if probs[token] > 0.0:
                 draft_tokens = np.append(before, token)
                 while draft_tokens.size < n:
-                    following = law.next_draft_probs(draft_tokens)
+                    following = law.next_draft_probs(draft_tokens.tolist())
                     draft_tokens = np.append(draft_tokens, draw_tokens(following, generator, 1))
                 add(draft_tokens, weight * float(probs[token]))
             probs[token] = 0.0
