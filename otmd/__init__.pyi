@@ -1,5 +1,6 @@
 from . import audit as audit
 from . import engines as engines
+from . import exact as exact
 from . import laws as laws
 from . import models as models
 from . import optimum as optimum
@@ -10,7 +11,6 @@ from . import transport as transport
 from . import trees as trees
 from .acceptance_counts import AcceptanceCounts as AcceptanceCounts
 from .curve import RatioCurve as RatioCurve
-from .laws import CertainTop as CertainTop
 from .laws import ConditionalPoisson as ConditionalPoisson
 from .laws import DraftLaw as DraftLaw
 from .laws import Greedy as Greedy
@@ -18,6 +18,7 @@ from .laws import Hub as Hub
 from .laws import Independent as Independent
 from .laws import Joint as Joint
 from .laws import Stratified as Stratified
+from .laws import TopK as TopK
 from .laws import TopThen as TopThen
 from .laws import WithoutReplacement as WithoutReplacement
 from .laws import WithReplacement as WithReplacement

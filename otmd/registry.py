@@ -105,7 +105,7 @@ LAWS = {entry.name: entry for entry in (
     LawEntry("Stratified", "one draw from each stratum, the head first (stratified)"),
     LawEntry("Greedy", "the most likely tokens and one draw from the rest (greedy)", tensor_form="greedy"),
     LawEntry("Hub", "pairs with the most likely token (SpecHub)", tensor_form="greedy"),
-    LawEntry("CertainTop", "the most likely tokens, all deterministic"),
+    LawEntry("TopK", "the most likely tokens, all deterministic"),
     LawEntry("ConditionalPoisson", "sets drawn ∝ the product of their masses (conditional Poisson)",
              measured=False),
     LawEntry("TopThen", "the most likely tokens, then draws of another law",

@@ -37,7 +37,7 @@ class Bar(NamedTuple):
 
 BARS = (
     Bar("one sampled draft", "WithReplacement", "MaximalCoupling", 1),
-    Bar("the 4 most likely tokens", "CertainTop", "TargetOnly"),
+    Bar("the 4 most likely tokens", "TopK", "TargetOnly"),
     Bar("4 sampled, recursive rejection", "WithReplacement", "RecursiveRejection"),
     Bar("4 sampled, K-SEQ", "WithReplacement", "KSequential"),
     Bar("4 sampled, preference rule", "WithReplacement", "Preference"),

@@ -12,6 +12,7 @@ from scipy.special import softmax
 from otmd.probabilities import Processing
 
 VOCAB_SIZE, CONTEXTS = 40, 20
+PLAIN, COLD = Processing(), Processing(0.6)
 Row = dict[str, Any]
 
 
@@ -19,9 +20,9 @@ Row = dict[str, Any]
 class Slot:
     """A request of a batch in one step: logits along the drafted path, one more of the target, drafts."""
 
-    target_logits: list[np.ndarray]
-    draft_logits: list[np.ndarray]
-    drafts: list[np.ndarray]
+    target_logits: list[np.ndarray] = field(default_factory=list)
+    draft_logits: list[np.ndarray] = field(default_factory=list)
+    drafts: list[np.ndarray] = field(default_factory=list)
 
 
 @dataclass
@@ -41,9 +42,9 @@ class Step:
         logits = self.slots[(self.index + slot) % len(self.slots)].target_logits
         return self.target(logits[(self.depth + depth) % len(logits)])
 
-    def q(self, slot: int = 0, depth: int = 0) -> np.ndarray:
+    def q(self, slot: int = 0) -> np.ndarray:
         logits = self.slots[(self.index + slot) % len(self.slots)].draft_logits
-        return self.draft(logits[(self.depth + depth) % len(logits)])
+        return self.draft(logits[self.depth % len(logits)])
 
     @property
     def logits(self) -> np.ndarray:
@@ -54,20 +55,27 @@ class Step:
         drafts = self.slots[self.index].drafts
         return drafts[self.depth] if self.depth < len(drafts) else np.empty(0, int)
 
-
-Rule = Callable[[Step], int]
+    def draw(self, weights: np.ndarray) -> int:
+        total = weights.sum()
+        return int(self.rng.choice(weights.size, p=weights / total)) if total > 0 else 0
 
 
 @dataclass
 class Engine:
-    """A rule that takes a step and emits a token, and how the engine is set up."""
+    """Recursive rejection, of which each of the first fields replaces one part, and how it is set up."""
 
-    rule: Rule
+    p: Callable[[Step], np.ndarray] = Step.p
+    q: Callable[[Step], np.ndarray] = Step.q
+    accept: Callable[[float, float, float], bool] = lambda u, p, q: u * q < p
+    residual: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    skip: bool = False
+    carry: bool = True
+    rule: Callable[[Step], int] | None = None
     num_drafts: int = 1
     depth: int = 1
     slots: int = 1
-    target: Processing = field(default_factory=Processing)
-    draft: Processing = field(default_factory=Processing)
+    target: Processing = PLAIN
+    draft: Processing = PLAIN
     logits: bool = False
 
     def run(self, num_rows: int, seed: int) -> list[Row]:
@@ -82,10 +90,9 @@ class Engine:
             for index, text in enumerate(texts):
                 for depth in range(self.depth + 1):
                     at = Step(slots, index, depth, self.target, self.draft, rng, memory)
-                    output = int(self.rule(at))
-                    rows.append(
-                        self._row(at, output) | {"request": index, "step": step, "depth": depth}
-                    )
+                    output = (self.rule if self.rule and at.tokens.size else self._verify)(at)
+                    row = {"request": index, "step": step, "depth": depth}
+                    rows.append(self._row(at, output) | row)
                     text.append(output)
                     if output not in at.tokens:
                         break
@@ -93,7 +100,7 @@ class Engine:
         return rows
 
     def _draft(self, target, draft, last, rng) -> Slot:
-        slot = Slot([], [], [])
+        slot = Slot()
         for depth in range(self.depth + 1):
             slot.target_logits.append(target[last % CONTEXTS])
             if depth < self.depth:
@@ -103,154 +110,99 @@ class Engine:
                 last = int(slot.drafts[-1][0])
         return slot
 
+    def _verify(self, at: Step) -> int:
+        p = self.p(at)
+        if not at.tokens.size:
+            return at.draw(p)
+        q, first, left = self.q(at), p, p
+        for j, token in enumerate(at.tokens):
+            if self.skip and token in at.tokens[:j]:
+                continue
+            if self.accept(at.rng.random(), p[token], q[token]):
+                return int(token)
+            left = np.maximum(p - q, 0)
+            left = left / left.sum() if left.sum() else p
+            p = left if self.carry else p
+        return at.draw(left if self.residual is None else self.residual(first, q))
+
     def _row(self, at: Step, output: int) -> Row:
         row: Row = {"draft_tokens": at.tokens, "output_token": output}
         if self.logits:
             row |= {"target_logits": at.logits, "target_temperature": self.target.temperature}
-            if self.target.top_p:
-                row["target_top_p"] = self.target.top_p
+            row["target_top_p"] = self.target.top_p
         else:
             row["target_probs"] = self.target(at.logits)
-        if at.tokens.size:
-            row["draft_probs"] = at.q()
-        return row
+        return row | {"draft_probs": at.q()} if at.tokens.size else row
 
 
-def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    total = weights.sum()
-    return int(rng.choice(weights.size, p=weights / total)) if total > 0 else 0
-
-
-def verify(
-    at: Step,
-    p: np.ndarray | None = None,
-    q: np.ndarray | None = None,
-    accept: Callable[[float, float, float], bool] = lambda u, p, q: u * q < p,
-    residual: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-    skip: bool = False,
-    carry: bool = True,
-) -> int:
-    """Recursive rejection; each argument replaces one part of it."""
-    p = at.p() if p is None else p
-    if not at.tokens.size:
-        return draw(p, at.rng)
-    q, first = (at.q() if q is None else q), p
-    left = p
-    for j, token in enumerate(at.tokens):
-        if skip and token in at.tokens[:j]:
-            continue
-        if accept(at.rng.random(), p[token], q[token]):
-            return int(token)
-        left = np.maximum(p - q, 0)
-        if left.sum() == 0:
-            left = p
-        left = left / left.sum()
-        p = left if carry else p
-    return draw(left if residual is None else residual(first, q), at.rng)
-
-
-def stale(name: str, at: Step) -> np.ndarray:
-    """The distribution of the row before, as from a buffer that is filled too late."""
-    now = getattr(at, name)()
-    before = at.memory.get(name, now)
-    at.memory[name] = now
+def row_before(at: Step) -> np.ndarray:
+    """As from a buffer that is filled too late."""
+    before, at.memory["q"] = at.memory.get("q", at.q()), at.q()
     return before
 
 
-def never_written(at: Step) -> np.ndarray:
-    """The target at the temperature of a buffer that holds whatever its memory held before, any magnitude."""
-    left_over = 10 ** at.rng.uniform(-3, 3)
-    return Processing(left_over)(at.logits)
+def every_other(at: Step) -> np.ndarray:
+    at.memory["turn"] = not at.memory.get("turn", False)
+    return at.p() ** 2 / (at.p() ** 2).sum() if at.memory["turn"] else at.p()
 
 
 def first_accepted_of_many(at: Step) -> int:
     """Each draft is tested by itself; of those that pass, the one the target likes best is emitted."""
     p, q = at.p(), at.q()
-    if not at.tokens.size:
-        return draw(p, at.rng)
     passed = [x for x in at.tokens if at.rng.random() * q[x] < p[x]]
-    return int(max(passed, key=lambda x: p[x])) if passed else draw(np.maximum(p - q, 0), at.rng)
-
-
-def every_other(at: Step, probs: np.ndarray) -> np.ndarray:
-    at.memory["turn"] = not at.memory.get("turn", False)
-    return probs**2 / (probs**2).sum() if at.memory["turn"] else probs
+    return int(max(passed, key=lambda x: p[x])) if passed else at.draw(np.maximum(p - q, 0))
 
 
 def shared_random_numbers(at: Step) -> int:
     """The acceptance of a draft uses the uniform number that drew it."""
-    p, q = at.p(), at.q()
-    if not at.tokens.size:
-        return draw(p, at.rng)
-    token = int(at.tokens[0])
+    p, q, token = at.p(), at.q(), int(at.tokens[0])
     below = q[:token].sum()
     u = at.rng.uniform(below, below + q[token])
-    return token if u * q[token] < p[token] else draw(np.maximum(p - q, 0), at.rng)
+    return token if u * q[token] < p[token] else at.draw(np.maximum(p - q, 0))
 
 
 def not_renormalised(at: Step) -> int:
     """A search of running sums that ends at the last token."""
-    p = at.p()
-    if not at.tokens.size:
-        return draw(p, at.rng)
-    q = at.q()
-    token = int(at.tokens[0])
+    p, q, token = at.p(), at.q(), int(at.tokens[0])
     if at.rng.random() * q[token] < p[token]:
         return token
     sums = np.maximum(p - q, 0).cumsum()
     return min(int(np.searchsorted(sums, at.rng.random(), side="right")), p.size - 1)
 
 
-def coarse(u: float, p: float, q: float) -> bool:
-    return np.floor(u * 16) / 16 <= p / q
-
-
-COLD = Processing(0.6)
 FAULTS = {
-    "softmaxed residual": Engine(
-        lambda at: verify(at, residual=lambda p, q: softmax(np.maximum(p - q, 0)))
-    ),
-    "residual not subtracted": Engine(lambda at: verify(at, residual=lambda p, q: p)),
-    "residual from q": Engine(lambda at: verify(at, residual=lambda p, q: q)),
-    "residual one token off": Engine(
-        lambda at: verify(at, residual=lambda p, q: np.roll(np.maximum(p - q, 0), 1))
-    ),
-    "residual buffer of zeros": Engine(lambda at: verify(at, residual=lambda p, q: 0 * p)),
-    "residual not renormalised": Engine(not_renormalised),
-    "residual not carried": Engine(lambda at: verify(at, carry=False), num_drafts=3),
-    "best of the accepted drafts": Engine(first_accepted_of_many, num_drafts=4),
-    "batch slots mixed up": Engine(lambda at: verify(at, at.p(slot=1), at.q(slot=1)), slots=4),
-    "q of the row before": Engine(lambda at: verify(at, q=stale("q", at))),
-    "target one depth too far": Engine(
-        lambda at: verify(at, at.p(depth=-1)) if at.depth else verify(at), depth=3
-    ),
-    "temperature not applied": Engine(
-        lambda at: verify(at, Processing()(at.logits)), target=COLD, logits=True
-    ),
-    # vLLM 0.32.0 on a CPU, see tests/engines_real/test_vllm.py.
+    "softmaxed residual": Engine(residual=lambda p, q: softmax(np.maximum(p - q, 0))),
+    "residual not subtracted": Engine(residual=lambda p, q: p),
+    "residual from q": Engine(residual=lambda p, q: q),
+    "residual one token off": Engine(residual=lambda p, q: np.roll(np.maximum(p - q, 0), 1)),
+    "residual buffer of zeros": Engine(residual=lambda p, q: 0 * p),
+    "residual not renormalised": Engine(rule=not_renormalised),
+    "residual not carried": Engine(carry=False, num_drafts=3),
+    "best of the accepted drafts": Engine(rule=first_accepted_of_many, num_drafts=4),
+    "batch slots mixed up": Engine(lambda at: at.p(slot=1), lambda at: at.q(slot=1), slots=4),
+    "q of the row before": Engine(q=row_before),
+    "target one depth too far": Engine(lambda at: at.p(depth=-bool(at.depth)), depth=3),
+    "temperature not applied": Engine(lambda at: PLAIN(at.logits), target=COLD, logits=True),
+    # The buffer holds any magnitude: vLLM 0.32.0 on a CPU, see tests/engines_real/test_vllm.py.
     "temperature never written": Engine(
-        lambda at: verify(at, never_written(at)), target=COLD, logits=True
+        lambda at: Processing(10 ** at.rng.uniform(-3, 3))(at.logits), target=COLD, logits=True
     ),
     "cuts before the temperature": Engine(
-        lambda at: verify(at, Processing(0.6, top_p=0.8, order="llama.cpp")(at.logits)),
+        lambda at: Processing(0.6, top_p=0.8, order="llama.cpp")(at.logits),
         target=Processing(0.6, top_p=0.8),
         logits=True,
     ),
-    "q buffer uniform": Engine(lambda at: verify(at, q=np.full(VOCAB_SIZE, 1 / VOCAB_SIZE))),
-    "accepted with q/p": Engine(lambda at: verify(at, accept=lambda u, p, q: u * p < q)),
-    "accepted with p": Engine(lambda at: verify(at, accept=lambda u, p, q: u < p)),
-    "accepted always": Engine(lambda at: verify(at, accept=lambda u, p, q: True)),
-    "accepted a little too often": Engine(
-        lambda at: verify(at, accept=lambda u, p, q: u < 1.3 * p / q)
-    ),
+    "q buffer uniform": Engine(q=lambda at: np.full(VOCAB_SIZE, 1 / VOCAB_SIZE)),
+    "accepted with q/p": Engine(accept=lambda u, p, q: u * p < q),
+    "accepted with p": Engine(accept=lambda u, p, q: u < p),
+    "accepted always": Engine(accept=lambda u, p, q: True),
+    "accepted a little too often": Engine(accept=lambda u, p, q: u < 1.3 * p / q),
     "a coarse coin": Engine(
-        lambda at: verify(at, accept=coarse), target=Processing(top_p=0.9), draft=Processing(1.5)
+        accept=lambda u, p, q: np.floor(u * 16) / 16 <= p / q,
+        target=Processing(top_p=0.9),
+        draft=Processing(1.5),
     ),
-    "duplicates skipped": Engine(
-        lambda at: verify(at, skip=True), num_drafts=4, draft=Processing(0.4)
-    ),
-    "every other row at half the temperature": Engine(
-        lambda at: verify(at, every_other(at, at.p()))
-    ),
-    "random numbers used twice": Engine(shared_random_numbers),
+    "duplicates skipped": Engine(skip=True, num_drafts=4, draft=Processing(0.4)),
+    "every other row at half the temperature": Engine(every_other),
+    "random numbers used twice": Engine(rule=shared_random_numbers),
 }

@@ -43,7 +43,7 @@ class RejectionSteps:
         for j, token in enumerate(draft_tokens):
             if self.fault is RejectionFault.DUPLICATES_SKIPPED and token in draft_tokens[:j]:
                 continue
-            q = self.law.position_next_draft_probs(draft_tokens[:j])
+            q = self.law.position_structure.next_draft_probs(draft_tokens[:j])
             acceptance = min(p[token], q[token]) / (q[token] or 1.0)
             if self.fault is RejectionFault.COARSE_COIN:
                 coins = np.floor(acceptance * self.coin_values) + 1.0

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 import otmd
-from otmd import trees
-from otmd.laws import ProposalLaw
+from otmd import exact, trees
+from otmd.laws import DraftLaw, Slots
 from otmd.models import open_dataset
-from otmd.optimum import exact
 
 FILE = Path(__file__).with_name("golden.json")
 Values = dict[str, Any]
@@ -42,20 +41,11 @@ def unit(weights: Any) -> Array:
 # ---------------------------------------------------------------- the names of golden.json in otmd
 
 
-class Smoothed(ProposalLaw):
+class Smoothed(DraftLaw):
     """A user's law: independent drafts from (q + uniform)/2, so that it depends on V."""
 
-    def smoothed(self) -> Array:
-        return 0.5 * (self.draft_probs + 1.0 / self.vocab_size)
-
-    def position_support(self) -> Array:
-        return np.arange(self.vocab_size)
-
-    def position_sample(self, rng: np.random.Generator, count: int) -> Array:
-        return rng.choice(self.vocab_size, (count, self.num_drafts), p=self.smoothed())
-
-    def position_tuple_prob(self, draft_tokens: Array) -> Array:
-        return self.smoothed()[draft_tokens].prod(axis=-1)
+    def structure(self, q: Array) -> Slots:
+        return Slots.single(0.5 * (q + 1.0 / q.size), self.num_drafts)
 
 
 def top_then(q: Any, num_drafts: int, top: int = 1, rest: str = "with-replacement") -> otmd.TopThen:
@@ -67,7 +57,7 @@ LAWS: dict[str, Any] = {
     "without-replacement": otmd.WithoutReplacement,
     "stratified": otmd.Stratified,
     "greedy": otmd.Greedy,
-    "top-k": otmd.CertainTop,
+    "top-k": otmd.TopK,
     "hub": otmd.Hub,
     "conditional-poisson": otmd.ConditionalPoisson,
     "top-then": top_then,
@@ -194,11 +184,15 @@ def frontier(law_name: str, **given: Any) -> Values:
 
 
 def fractions(law_name: str, p: list[str], law: list[Any]) -> Values:
-    drafts = getattr(exact, law_name)(*law)
-    best = exact.optimal_acceptance(p, drafts)
+    tables = {
+        "WithReplacement": exact.with_replacement,
+        "WithoutReplacement": exact.without_replacement,
+        "Independent": exact.independent,
+    }
+    best = exact.optimal_acceptance(p, tables[law_name](*law))
     out: Values = {"exact optimum": str(best.rate), "exact cut": list(best.subset)}
     if law_name == "WithReplacement":
-        out["exact k-sequential"] = str(exact.k_sequential_rate(p, drafts).evalf(30))
+        out["exact k-sequential"] = str(exact.k_sequential(p, *law)[1].evalf(30))
     return out
 
 
@@ -267,7 +261,7 @@ def recorded(rng: np.random.Generator, law: str, num_drafts: int, verifier: str,
 
 def run(seed: int = 0, **given: Any) -> Values:
     rows = [*recorded(np.random.default_rng([5, seed]), **given)]
-    law = {"top-k": "certain-top"}.get(given["law"], given["law"])
+    law = {"top-k": "top-k"}.get(given["law"], given["law"])
     return judged(otmd.audit.recorded_run(rows, law, bias=0.3))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from faulty_verifiers import RejectionSteps
 
-from otmd.laws import ProposalLaw, WithReplacement
+from otmd.laws import DraftLaw, WithReplacement
 from otmd.probabilities import Processing
 from otmd.verifiers import Verifier
 
@@ -23,7 +23,7 @@ class Engine:
     """What it uses, and what it writes down; the two differ where a fault is simulated."""
 
     vocab_size: int = 50
-    law: Callable[[Any, int], ProposalLaw] = WithReplacement
+    law: Callable[[Any, int], DraftLaw] = WithReplacement
     num_drafts: int = 1
     depth: int = 1
     rule: Callable | Verifier = RejectionSteps
@@ -70,7 +70,7 @@ class Engine:
                 break
         return last
 
-    def _position(self, target_logits, draft_logits) -> tuple[Any, ProposalLaw, Callable, Row]:
+    def _position(self, target_logits, draft_logits) -> tuple[Any, DraftLaw, Callable, Row]:
         """What the engine uses in a context, its rule, and what it writes down."""
         p, law = self.target(target_logits), self.law(self.draft(draft_logits), self.num_drafts)
         told = law

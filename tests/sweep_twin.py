@@ -51,6 +51,20 @@ def swept(
     return outcomes_of
 
 
+def swept_masses(p: np.ndarray, law: otmd.DraftLaw, order: Sequence[Pair]) -> dict[Pair, float]:
+    """The probability that each pair is accepted, pair by pair in this order."""
+    slots = law.position_structure.random
+    left, unaccepted, taken = p.copy(), np.ones(slots.num_drafts), {}
+    for slot, token in order:
+        drawn = slots.prob(slots.row_of_slot[[slot]], np.array([token]))[0]
+        others = np.delete(unaccepted, slot).prod()
+        taken[slot, token] = mass = min(left[token], others * drawn)
+        left[token] -= mass
+        if mass:
+            unaccepted[slot] -= mass / others
+    return taken
+
+
 def order_of(p: np.ndarray, law: otmd.DraftLaw) -> list[Pair]:
     """The default order of the pairs with mass, without deterministic tokens."""
     sweep = otmd.Preference().prepare(p, law).sweep

@@ -1,8 +1,3 @@
-"""The command line: what it prints, its exit codes, and its errors."""
-
-from __future__ import annotations
-
-import inspect
 import json
 import os
 import re
@@ -11,10 +6,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, create_autospec
 
 import numpy as np
 import polars as pl
@@ -94,16 +87,13 @@ def test_solve_prints_the_ground_truth(capsys):
     assert all(number in text for number in ("0.7777777778", "0.81141951", "{1}"))
 
 
-@pytest.mark.parametrize(
-    ("law", "order"),
-    [
+def test_solve_lists_the_best_first_and_ties_in_the_order_of_the_catalogue(capsys):
+    for law, order in (
         ("with-replacement", "preference optimal k-sequential recursive-rejection target-only"),
         ("hub", "spec-hub preference optimal target-only"),
-    ],
-)
-def test_solve_lists_the_best_first_and_ties_in_the_order_of_the_catalogue(law, order, capsys):
-    assert main(["solve", "1/2,1/4,1/4", "1/4,1/4,1/2", "--law", law, "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["verifiers"]) == order.split()
+    ):
+        assert main(["solve", "1/2,1/4,1/4", "1/4,1/4,1/2", "--law", law, "--json"]) == 0
+        assert list(json.loads(capsys.readouterr().out)["verifiers"]) == order.split()
 
 
 def test_solve_in_json(capsys):
@@ -118,25 +108,19 @@ def test_solve_in_json(capsys):
     assert "k-sequential" not in answer["verifiers"]
 
 
-def test_solve_reads_files(tmp_path, capsys):
+def test_solve_reads_files(tmp_path, monkeypatch, capsys):
     p, q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
-    np.save(tmp_path / "p.npy", p)
-    np.save(tmp_path / "q.npy", q)
-    np.save(tmp_path / "qs.npy", np.array([q, q]))
-    np.savez(tmp_path / "both.npz", target_probs=p, draft_probs=q)
-    (tmp_path / "both.json").write_text(
-        json.dumps({"target_probs": ["1/3", 0, "2/3"], "draft_probs": ["1/3", "1/3", "1/3"]})
-    )
+    monkeypatch.chdir(tmp_path)
+    for name, array in {"p": p, "q": q, "qs": np.array([q, q])}.items():
+        np.save(f"{name}.npy", array)
+    np.savez("both.npz", target_probs=p, draft_probs=q)
+    both = {"target_probs": ["1/3", 0, "2/3"], "draft_probs": ["1/3"] * 3}
+    Path("both.json").write_text(json.dumps(both))
     for arguments in (
-        ["p.npy", "q.npy"],
-        ["1/3,0,2/3", "q.npy"],
-        ["both.npz"],
-        ["both.json"],
-        ["p.npy", "qs.npy", "--law", "independent"],
-        ["p.npy", "q.npy", "--law", "top-then", "--top", "0"],
+        *("p.npy q.npy", "1/3,0,2/3 q.npy", "both.npz", "both.json"),
+        *("p.npy qs.npy --law independent", "p.npy q.npy --law top-then --top 0"),
     ):
-        places = [str(tmp_path / a) if "." in a and "/" not in a else a for a in arguments]
-        assert main(["solve", *places, "--json"]) == 0, arguments
+        assert main(["solve", *arguments.split(), "--json"]) == 0, arguments
         answer = json.loads(capsys.readouterr().out)
         if answer["law"] != "top-then":
             assert answer["optimal"] == pytest.approx(8 / 9), arguments
@@ -221,14 +205,9 @@ def files(dump: Path) -> Path:
     """A folder of the files that REFUSALS name."""
     folder = dump.parent
     np.save(folder / "square.npy", np.full((2, 2), 0.5))
-    contents = {
-        "torn.npz": "PK\x03\x04",
-        "empty.npy": "",
-        "huge.json": '[1e999, 0, "1e999999999"]',
-        "twice.json": '{"target_probs": [1], "target_probs": [1], "draft_probs": [1]}',
-        "run.jsonl": "{}",
-        "texts.txt": "w1 w2",
-    }
+    contents = {"torn.npz": "PK\x03\x04", "empty.npy": "", "run.jsonl": "{}", "texts.txt": "w1 w2"}
+    contents["huge.json"] = '[1e999, 0, "1e999999999"]'
+    contents["twice.json"] = '{"target_probs": [1], "target_probs": [1], "draft_probs": [1]}'
     for name, content in contents.items():
         (folder / name).write_text(content)
     (folder / "link.csv").symlink_to("run.jsonl")
@@ -260,9 +239,7 @@ def test_errors_are_one_line_and_the_code_says_whose(
 
 
 def test_an_error_that_names_an_argument_is_one_of_its_option(monkeypatch, capsys):
-    def refuse(*_, **__):
-        raise ValueError("layers: got [99]")
-
+    refuse = MagicMock(side_effect=ValueError("layers: got [99]"))
     monkeypatch.setattr("otmd.models.load_prompts", refuse)
     assert main(["collect", "x", "--draft", "skip:99"]) == 2
     assert capsys.readouterr().err.startswith("otmd: --draft: got [99] (see")
@@ -279,11 +256,7 @@ def test_debug_shows_where_an_error_came_from(capsys):
 
 def test_an_error_of_our_own_says_its_kind_without_control_characters(monkeypatch, capsys):
     errors = [KeyError("oh"), ValueError("a field named \x1b[2Jgone")]
-
-    def broken(*_):
-        raise errors.pop(0)
-
-    monkeypatch.setattr("otmd.cli.solve.read_problem", broken)
+    monkeypatch.setattr("otmd.cli.solve.read_problem", MagicMock(side_effect=errors))
     assert main(["solve", "1,0", "1,0"]) == 1
     assert capsys.readouterr().err == "otmd: KeyError: 'oh' (--debug shows where)\n"
     assert main(["solve", "1,0", "1,0"]) == 1
@@ -307,9 +280,8 @@ def test_measure_prints_tables_json_and_figures_of_what_is_measured(results, dum
     laws = "with-replacement,without-replacement,greedy,hub,top-then,independent"
     assert main([*arguments, "--law", laws, "--num-drafts", "1,2", "--quiet"]) == 0
     out = capsys.readouterr().out
-    assert "without replacement" in out
-    assert "4 prompts" in out
-    assert str(results / "results.parquet") in out
+    for words in ("without replacement", "4 prompts", str(results / "results.parquet")):
+        assert words in out
     ranking = out[out.index("all laws, best rate first") :].split("\n\n")[0].splitlines()
     rates = [float(line.split()[-1]) for line in ranking if "  2  " in line]
     assert len(rates) >= 8
@@ -373,9 +345,8 @@ def test_measure_in_json_and_its_default_folder(dump, capsys):
     arguments = ["measure", str(dump), "--law", "greedy", "--verifier", "preference"]
     assert main([*arguments, "--num-drafts", "2", "--workers", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert len(answer["groups"]) == 1
-    assert answer["groups"][0]["verifier"] == "GreedyCoupling"
-    assert answer["groups"][0]["gap"] == pytest.approx(0, abs=1e-12)
+    (group,) = answer["groups"]
+    assert (group["verifier"], group["gap"]) == ("GreedyCoupling", pytest.approx(0, abs=1e-12))
     assert answer["results"] == str(dump.with_name("toy-results") / "results.parquet")
     assert Path(answer["results"]).exists()
 
@@ -383,6 +354,7 @@ def test_measure_in_json_and_its_default_folder(dump, capsys):
 def test_a_process_of_its_own_loads_neither_torch_nor_polars():
     code = (
         "import sys; from otmd.cli import main; code = main(sys.argv[1:]) or main(['--help']); "
+        "import otmd; otmd.compare([1, 0], [1, 0], [1], verifiers=otmd.TargetOnly); "
         "heavy = {'torch', 'polars', 'matplotlib', 'transformers', 'pyarrow'} & set(sys.modules); "
         "sys.exit(code or (f'loaded {heavy}' if heavy else 0))"
     )
@@ -420,21 +392,15 @@ def test_a_full_disk_behind_standard_output_is_an_error(monkeypatch, capsys):
 )
 def test_a_signal_says_what_was_kept(number, code, tmp_path):
     """It comes after the first part, to the whole group, as from a terminal or from ``timeout``."""
-    rng = np.random.default_rng(0)
-    np.savez(
-        tmp_path / "dump.npz",
-        target_logits=rng.normal(size=(64, 4)),
-        draft_logits=rng.normal(size=(64, 4)),
-    )
+    target, draft = np.random.default_rng(0).normal(size=(2, 64, 4))
+    np.savez(tmp_path / "dump.npz", target_logits=target, draft_logits=draft)
     (tmp_path / "slow.py").write_text(SLOW)
     folder = tmp_path / "results"
     options = ["--output", folder, "--workers", "2", "--law", "greedy", "--num-drafts", "2"]
     # Where the shell ignores SIGINT, as of `make test &`, a command that a user runs does so too.
     process = subprocess.Popen(
         [sys.executable, tmp_path / "slow.py", "measure", tmp_path / "dump.npz", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True},
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -450,19 +416,21 @@ def test_a_signal_says_what_was_kept(number, code, tmp_path):
     assert said[1] == {130: "interrupted", 143: "terminated"}[code]
     assert said[3] == str(folder)
     assert int(said[2]) == 8 * len(list(folder.glob("parts/part-*.parquet"))) >= 8
-    assert ended(process.pid), "worker processes outlived the run"
+    group = ["pgrep", "-g", str(process.pid)]
+    ends = (time.sleep(0.1) or subprocess.run(group).returncode == 1 for _ in range(100))
+    assert any(ends), "worker processes outlived the run"
 
 
 def test_sigterm_is_an_interrupt(dump, tmp_path, monkeypatch, capsys):
-    bounds, rated = otmd.TargetOnly.family_bounds, []
+    bounds, rated = otmd.TargetOnly.position_bounds, []
 
-    def terminated(*arguments):
+    def terminated(*arguments, **options):
         rated.append(1)
         if len(rated) == 10:
             signal.raise_signal(signal.SIGTERM)
-        return bounds(*arguments)
+        return bounds(*arguments, **options)
 
-    monkeypatch.setattr(otmd.TargetOnly, "family_bounds", terminated)
+    monkeypatch.setattr(otmd.TargetOnly, "position_bounds", terminated)
     options = ["--output", str(tmp_path), "--law", "greedy", "--num-drafts", "2", "--workers", "1"]
     arguments = ["measure", str(dump), *options, "--verifier", "target-only", "--quiet"]
     assert main(arguments) == 143
@@ -491,75 +459,36 @@ def test_workers_of_a_run_that_was_killed_as_they_started_end(tmp_path):
     assert done.returncode == -signal.SIGKILL
 
 
-def ended(group: int) -> bool:
-    """Whether no process of this group runs, once it has had a moment to end."""
-    for _ in range(100):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
-
-
-class FakeModels:
-    """Stands in for the models and the prompts, and counts what demo asks of the harness."""
-
-    def __init__(self, dump: Path):
-        self.dump = dump
-        self.collected = 0
-        self.torn = False
-
-    def load_prompts(self, **settings):
-        return [Prompt("a", "code", "prompt")]
-
-    def collect(self, folder, **settings):
-        self.collected += 1
-        self.torn = False
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        return open_dataset(self.dump)
-
-    def draw_gaps(self, paths, **settings):
-        for path in paths:
-            path.touch()
-
-    def compare_trees(self, **settings):
-        rows = [
-            {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
-            | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
-            for prompt in "ab"
-            for rule, tokens in (("K-SEQ, token by token", 2.0), ("layer by layer", 3.0))
-        ]
-        return pl.DataFrame(rows)
-
-    def open_dataset(self, folder):
-        if self.torn:
-            raise DatasetError(f"{folder} is torn")
-        return open_dataset(self.dump)
-
-
-def like(real: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-    """The stand-in, called with the arguments of the real function by name."""
-    signature = inspect.signature(real)
-    return lambda *args, **kwargs: stand_in(**signature.bind(*args, **kwargs).arguments)
-
-
 @pytest.fixture
-def fake_models(dump, monkeypatch) -> FakeModels:
-    """The fakes take any arguments; the calls must also fit the real functions."""
-    fake = FakeModels(dump)
-    for package, names in (
-        (otmd.models, ("collect", "load_prompts")),
-        (otmd.study, ("compare_trees", "draw_gaps")),
+def collect(dump, monkeypatch) -> MagicMock:
+    """The fake in the place of ``collect``; it and its like take what the real functions take."""
+    trees = [
+        {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
+        | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
+        for prompt in "ab"
+        for rule, tokens in (("K-SEQ, token by token", 2.0), ("layer by layer", 3.0))
+    ]
+    dataset = open_dataset(dump)
+    for package, name, answer in (
+        (otmd.models, "load_prompts", lambda **_: [Prompt("a", "code", "prompt")]),
+        (
+            otmd.models,
+            "collect",
+            lambda *given, **_: Path(given[3]).mkdir(exist_ok=True) or dataset,
+        ),
+        (otmd.study, "compare_trees", lambda *_, **__: pl.DataFrame(trees)),
+        (otmd.study, "draw_gaps", lambda _, paths, **__: [path.touch() for path in paths]),
     ):
-        for name in names:
-            monkeypatch.setattr(package, name, like(getattr(package, name), getattr(fake, name)))
-    monkeypatch.setattr("otmd.models.open_dataset", fake.open_dataset)
+        fake = create_autospec(getattr(package, name), side_effect=answer)
+        monkeypatch.setattr(package, name, fake)
+    monkeypatch.setattr("otmd.models.open_dataset", lambda _: dataset)
     monkeypatch.setattr("otmd.models.load_target", MagicMock())
-    return fake
+    return otmd.models.collect
 
 
-def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(fake_models, tmp_path, capsys):
+def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(
+    collect, tmp_path, monkeypatch, capsys
+):
     arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
     assert main([*arguments, "--quiet"]) == 0
     out = capsys.readouterr().out
@@ -579,12 +508,13 @@ def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(fake_models, tmp
     assert [row["rule"] for row in answer["trees"]] == ["K-SEQ, token by token", "layer by layer"]
     assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
     assert Path(answer["results"]).stat().st_mtime_ns > stamp
-    assert fake_models.collected == 1
+    assert collect.call_count == 1
 
-    fake_models.torn = True
+    torn = MagicMock(side_effect=DatasetError("the folder is torn"))
+    monkeypatch.setattr("otmd.models.open_dataset", torn)
     assert main([*arguments, "--json"]) == 0
     assert "is torn" in capsys.readouterr().err
-    assert fake_models.collected == 2
+    assert collect.call_count == 2
     assert main([*arguments, "--per-domain", "3"]) == 1
     assert "name another" in capsys.readouterr().err
     (tmp_path / "demo.json").write_text("{")

@@ -21,12 +21,7 @@ from otmd.probabilities import Processing
 
 
 def write(path: Path, rows: list[dict]) -> str:
-    def plain(value):
-        return value.tolist() if isinstance(value, np.ndarray) else value
-
-    path.write_text(
-        "".join(json.dumps({k: plain(v) for k, v in row.items()}) + "\n" for row in rows)
-    )
+    path.write_text("".join(json.dumps(row, default=np.ndarray.tolist) + "\n" for row in rows))
     return str(path)
 
 
@@ -54,11 +49,9 @@ def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["faulty"]
     assert found["num_rows"] == 200
-    kinds = {own["kind"]: own for own in found["cases"]}
-    assert kinds["output_impossible"]["count"] > 0
-    assert kinds["output_impossible"]["what"].startswith(
-        "an output token of target probability zero"
-    )
+    impossible = {own["kind"]: own for own in found["cases"]}["output_impossible"]
+    assert impossible["count"] > 0
+    assert impossible["what"].startswith("an output token of target probability zero")
     assert {own["name"] for own in found["metrics"]} >= {"acceptance rate", "tokens per step"}
 
 
@@ -85,14 +78,11 @@ def test_a_page_begins_with_the_verdict(faulty, tmp_path, capsys):
     [("stratified", Stratified), ("top-then", partial(TopThen, top=1)), ("greedy", Greedy)],
 )
 def test_every_law_is_audited(law, make, tmp_path, capsys):
-    engine = Engine(num_drafts=3, law=make)
-    path = write(tmp_path / "a.jsonl", engine.run(150, 0))
+    path = write(tmp_path / "a.jsonl", Engine(num_drafts=3, law=make).run(150, 0))
     assert main(["audit", path, "--law", law]) == 4
-    assert (
-        f"Drafts by law {'top-then (top=1)' if law == 'top-then' else law};"
-        in capsys.readouterr().out
-    )
-    assert main(["audit", path, "--law", "certain-top"]) == 3
+    named = "top-then (top=1)" if law == "top-then" else law
+    assert f"Drafts by law {named};" in capsys.readouterr().out
+    assert main(["audit", path, "--law", "top-k"]) == 3
     assert "drafts that the declared law never draws" in capsys.readouterr().out
 
 

@@ -23,12 +23,9 @@ RESULTS = {
     "OptimalAcceptance",
     "TransportSolution",
     "engines.EngineVerdict",
-    "optimum.exact.ExactOptimum",
-    "optimum.exact.PiecewiseOptimum",
-    "optimum.exact.Region",
+    "exact.ExactOptimum",
     "transport.CanonicalDecomposition",
     "transport.LinearProgram",
-    "transport.ProgramSize",
     "trees.TokensPerStep",
     "trees.SequenceOptimum",
 }

@@ -20,7 +20,6 @@ import pytest
 from numpy.typing import ArrayLike
 
 import otmd
-import otmd.optimum.exact
 from otmd.cli import main
 from paper_figures.__main__ import DRAWN, IN_REPOSITORY
 
@@ -95,22 +94,16 @@ def test_code_on_pages_runs_as_printed(page, tmp_path, monkeypatch):
     run_page(page.read_text(), str(page.relative_to(ROOT)))
 
 
-def test_code_on_pages_is_found():
+def test_code_on_pages_is_found_and_a_wrong_page_fails():
     assert {parameter.id for parameter in page_parameters()} > QUICK_PAGES
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "```pycon\n>>> 1 + 1\n3\n```\n",
-        "```python\nassert 1 + 1 == 3\n```\n",
-        "```{code-cell} ipython3\n:tags: [hide-input]\n\nassert 1 + 1 == 3\n```\n",
-    ],
-    ids=["pycon", "python", "cell"],
-)
-def test_a_wrong_page_fails(page):
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        run_page(page, "wrong.md")
+    wrong = "assert 1 + 1 == 3\n"
+    for block in (
+        "pycon\n>>> 1 + 1\n3\n",
+        f"python\n{wrong}",
+        f"{{code-cell}} a\n:b: c\n\n{wrong}",
+    ):
+        with pytest.raises((AssertionError, pytest.fail.Exception)):
+            run_page(f"```{block}```\n", "wrong.md")
 
 
 def commands() -> list:
@@ -150,13 +143,8 @@ def test_one_version_everywhere():
 
 def tracked_files() -> dict[str, str]:
     """Text of every file of the project that git has, or would take."""
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listing.returncode:
         pytest.skip("not a git checkout: which files belong to the project is not known")
     texts = {}
@@ -176,33 +164,21 @@ def test_torch_is_pinned_in_one_place():
 
 
 # Written so that this file does not match itself.
-FOREIGN = [
-    re.compile(pattern)
-    for pattern in (
-        r"(?<![\w.~$}])/(work|root|home|Users|opt|mnt)/\w",
-        r"(?<![\w.~$}])/tmp/\w",
-        r"\.\./shared\b",
-        r"\bDESIGN\.md\b",
-    )
-]
+FOREIGN = re.compile(
+    r"(?<![\w.~$}])/(work|root|home|Users|opt|mnt|tmp)/\w|\.\./shared\b|\bDESIGN\.md\b"
+)
 
 
 def foreign_words(texts: dict[str, str]) -> list[str]:
     return [
         f"{name}: {found[0]}"
         for name, text in texts.items()
-        if name != Path(__file__).relative_to(ROOT).as_posix()
-        for pattern in FOREIGN
-        for found in [pattern.search(text)]
-        if found
+        if name != Path(__file__).relative_to(ROOT).as_posix() and (found := FOREIGN.search(text))
     ]
 
 
 def test_no_file_names_a_machine():
     assert foreign_words(tracked_files()) == []
-
-
-def test_a_machine_path_would_be_found():
     assert foreign_words({"a.py": "open('/home/someone/x')"}) == ["a.py: /home/s"]
 
 
@@ -261,14 +237,6 @@ def test_an_odd_word_would_be_found(source, word):
     assert odd_words(source) == [word]
 
 
-def test_the_words_of_the_field_pass():
-    source = '''"""Probability that each draft is accepted."""
-raise ValueError(f"num_drafts: got {count}, expected at most 2")
-unknown = [probs for probs in others]  # One of the most likely tokens.
-'''
-    assert odd_words(source) == []
-
-
 def test_contributing_points_at_what_is_there():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     table = text[text.index("### Where is it computed?") : text.index("### Kernels")]
@@ -305,12 +273,8 @@ def test_signatures_name_their_types():
     assert expanded_signatures(things) == []
     assert "target_probs: 'ArrayLike'" in str(inspect.signature(otmd.optimal_acceptance))
     assert len(str(inspect.signature(otmd.optimal_acceptance))) < 200
-
-
-def test_an_expanded_signature_would_be_found():
-    def rate(probs):
-        return probs
-
+    # An expanded one would be found.
+    rate = lambda probs: probs  # noqa: E731
     rate.__annotations__ = {"probs": ArrayLike}
     assert expanded_signatures({"rate": rate}) == ["rate"]
 
@@ -377,9 +341,6 @@ def test_formulas_on_pages_become_mathml(mathml):
         text = mathml(formula[formula.lastgroup], formula.lastgroup)
         assert "\\" not in text
         assert "⧵" not in text
-
-
-def test_a_command_that_is_not_known_is_an_error(mathml):
     with pytest.raises(ValueError, match="with a command that latex2mathml does not know"):
         mathml(r"\nosuch x")
 

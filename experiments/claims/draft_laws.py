@@ -58,29 +58,24 @@ def rates(target: FloatArray, draft: FloatArray) -> Rates:
 
 
 def _with_replacement(target: FloatArray, draft: FloatArray) -> Rates:
-    law = otmd.WithReplacement(draft, max(COUNTS))
     rules = {
         "with, recursive": otmd.RecursiveRejection(),
         "with, K-SEQ": otmd.KSequential(),
         "with, preference": otmd.Preference(),
     }
     for name, verifier in rules.items():
-        low, _ = verifier.family_bounds(target, law, COUNTS, TOLERANCE)
-        for n, rate in zip(COUNTS, low, strict=True):
-            yield name, n, float(rate)
+        for n in COUNTS:
+            yield name, n, float(verifier.acceptance_rate(target, otmd.WithReplacement(draft, n)))
 
 
 def _without_replacement(target: FloatArray, draft: FloatArray) -> Rates:
     """The optimum, and the middle of the guaranteed bounds of recursive rejection up to four drafts."""
-    law = otmd.WithoutReplacement(draft, max(COUNTS))
-    best = np.ravel(otmd.optimal_acceptance(target, law, every_n=True).rate)
     for n in COUNTS:
-        yield "without, optimum", n, float(best[n - 1])
-    rejected = COUNTS[:-1]
-    few = law.with_num_drafts(max(rejected))
-    low, high = otmd.RecursiveRejection().family_bounds(target, few, rejected, TOLERANCE)
-    for n, rate in zip(rejected, (low + high) / 2, strict=True):
-        yield "without, recursive", n, float(rate)
+        law = otmd.WithoutReplacement(draft, n)
+        yield "without, optimum", n, float(otmd.optimal_acceptance(target, law).rate)
+        if n < max(COUNTS):
+            low, high = otmd.RecursiveRejection().acceptance_bounds(target, law, TOLERANCE)
+            yield "without, recursive", n, float(low + high) / 2
 
 
 def two_class_rate(target: FloatArray, law: otmd.Stratified) -> float:

@@ -30,19 +30,17 @@ def acceptance(
 ) -> Iterator[dict[str, Any]]:
     """Rates of one pair for each number of drafts with replacement."""
     p, q = pair_of(family, target, draft, size)
-    law = otmd.WithReplacement(q, most_drafts)
-    optimal = otmd.optimal_acceptance(p, law, every_n=True).rate
     rules = {"k_sequential": otmd.KSequential(), "recursive_rejection": otmd.RecursiveRejection()}
-    rates = {name: rule.acceptance_bounds(p, law, every_n=True)[0] for name, rule in rules.items()}
     for n in range(1, most_drafts + 1):
-        best = float(optimal[n - 1])
+        law = otmd.WithReplacement(q, n)
+        best = float(otmd.optimal_acceptance(p, law).rate)
         yield {
             "num_drafts": n,
             "optimal": best,
-            **{name: float(rate[n - 1]) for name, rate in rates.items()},
+            **{name: float(rule.acceptance_rate(p, law)) for name, rule in rules.items()},
             "floor_n": bounds.k_sequential_floor(n) * best,
             "floor": bounds.k_sequential_floor() * best,
-            "bound": float(bounds.draft_probability_bound(p, law.with_num_drafts(n))),
+            "bound": float(bounds.draft_probability_bound(p, law)),
         }
 
 

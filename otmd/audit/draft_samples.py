@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.samples import Report, derived_rng, num_tuples, validate_level
+from otmd.audit.samples import Report, derived_rng, validate_level
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_one_position
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -149,7 +149,7 @@ class CellCounts(NamedTuple):
 
 def counts_of_tuples(law: DraftLaw, tuples: IntArray, counts: IntArray) -> list[CellCounts]:
     """Counts in cells of tuples; none if the tuples cannot be listed."""
-    if not law.can_enumerate() or num_tuples(law) > _MOST_LISTED:
+    if law.position_structure.num_tuples > _MOST_LISTED:
         return []
     possible, probs = law.enumerate()
     cells = make_cells(probs, np.lexsort((probs, _num_distinct(possible))), _CELLS)
@@ -182,7 +182,7 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[CellCounts]:
         observed = np.bincount(cell, minlength=probs.size)
         tests.append(CellCounts(observed, probs / probs.sum()))
     # Drafts that were sorted have the same extremes.
-    first = make_cells(law.position_next_draft_probs(tokens[0, :0]), descending, _CELLS)
+    first = make_cells(law.position_structure.next_draft_probs(tokens[0, :0]), descending, _CELLS)
     tests.append(CellCounts(first.counts(first.labels[tokens[:, 0]]), first.probs))
     return tests
 

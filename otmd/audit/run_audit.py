@@ -41,7 +41,7 @@ def recorded_run(
         the same fields.
     law : str or callable, optional
         The law of the drafts of a position: with-replacement, without-replacement, conditional-poisson,
-        greedy, hub, stratified, certain-top, independent, or fixed for drafts that the text before them
+        greedy, hub, stratified, top-k, independent, or fixed for drafts that the text before them
         decides. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``, such as
         ``partial(Stratified, sharpness=1.5)``. Unless given, that of the recorder, or with-replacement.
     false_alarm : float

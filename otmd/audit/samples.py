@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.laws import DraftLaw, Table, WithReplacement
-from otmd.laws.base import RngLike, draw_tokens, validate_one_position, validate_rng
+from otmd.laws import DraftLaw, Structure, Table, WithReplacement
+from otmd.laws.base import RngLike, validate_one_position, validate_rng
+from otmd.laws.structure import draw_tokens
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -262,8 +263,15 @@ def declared_law(
     except ValueError:
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
         return "draft_never"
-    law = validate_one_position(law).with_ties_as(draft_tokens)
-    probs = [law.position_next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
+    structure = validate_one_position(law).position_structure
+    top = draft_tokens[: structure.deterministic.size]
+    if type(structure) is Structure and (top != structure.deterministic).any():
+        # The engine may break ties of q in another way. By one unit in the last place, its tokens win them.
+        steps = np.zeros(draft_probs.size)
+        steps[top] = np.arange(top.size, 0, -1)
+        law = make(draft_probs + steps * np.spacing(draft_probs), draft_tokens.size)
+        structure = law.position_structure
+    probs = [structure.next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
     possible = all(row[token] > 0 for row, token in zip(probs, draft_tokens, strict=True))
     return DeclaredLaw(law, probs) if possible else "draft_never"
 
@@ -275,22 +283,14 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
 
 def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    random = law.position_structure().random
+    random = law.position_structure.random
     # A table without q has no order of tokens that the cut is a prefix of.
     needs_flow = isinstance(random, Table) and random.probs is None
-    if not needs_flow or num_tuples(law) <= _MOST_TUPLES:
+    if not needs_flow or law.position_structure.num_tuples <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:
         rate = float(draft_probability_bound(target, law))
     return min(1.0, rate + SLACK)
-
-
-def num_tuples(law: DraftLaw) -> int:
-    """The number of tuples of drafts in an enumeration of a law at a single position."""
-    tuples = getattr(law, "tuples", None)
-    if tuples is not None:
-        return len(tuples)
-    return int(np.count_nonzero(law.inclusion_probs())) ** law.num_drafts
 
 
 def largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[TokenDeviation, ...]:

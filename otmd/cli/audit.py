@@ -61,7 +61,7 @@ def audit(
         The target that the texts are audited against: default, a .gguf file, a folder, or a name on the hub.
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
-        greedy, hub, stratified, top-then, certain-top, independent, or fixed for drafts that the text before
+        greedy, hub, stratified, top-then, top-k, independent, or fixed for drafts that the text before
         them decides (n-grams, the argmax, a tree of the most likely tokens). with-replacement unless given.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.

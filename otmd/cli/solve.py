@@ -138,7 +138,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
         "subset_target_mass": float(np.asarray(target_probs, float)[best.subset].sum()),
         "subset_containment": float(law.containment(best.subset)),
         "upper_bound": float(draft_probability_bound(target_probs, law)),
-        "k_sequential_floor": floor if law.position_structure().single else None,
+        "k_sequential_floor": floor if law.position_structure.single else None,
         "verifiers": {name: rates[name] for name in best_first},
     }
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import defaultdict
-from collections.abc import Iterator
-from itertools import permutations, product
 
 import numpy as np
 
 from otmd.audit.draft_samples import counts_of_tuples
 from otmd.conformance.comparisons import NUM_SAMPLES, SAME, SAME_RATE, agree, follows, within
-from otmd.laws import DraftLaw, Race, Slots, Structure
+from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
@@ -58,14 +55,14 @@ def check_law(law: DraftLaw, *, rng: int | np.random.Generator = 0) -> None:
         position = law[index]
         _check_probs(position, rng)
         _check_sets(position, rng)
-        _check_structure(position)
+        _check_structure(position, rng)
         _check_optimum(position, rng)
         _check_samples(position, rng)
         _check_copies(position)
         for fewer in smaller_laws(position)[:-1]:
             _check_probs(fewer, rng)
             _check_sets(fewer, rng)
-            _check_structure(fewer)
+            _check_structure(fewer, rng)
 
 
 def hostile_targets(law: DraftLaw, rng: np.random.Generator) -> dict[str, FloatArray]:
@@ -102,7 +99,7 @@ def _check_probs(law: DraftLaw, rng: np.random.Generator) -> None:
         # The probability of drafts that can be drawn may underflow to 0; its factors need not.
         able = expected > 0 or (len(factors) == law.num_drafts and min(factors) > 0)
         if able or np.prod(factors) == 0:
-            agree(f"can_draw of {where}", law.can_draw(draft_tokens), able, 0)
+            agree(f"can_draw of {where}", law.position_structure.can_draw(draft_tokens), able, 0)
 
 
 def _factors(law: DraftLaw, drafts: Drafts) -> list[float]:
@@ -120,7 +117,7 @@ def _factors(law: DraftLaw, drafts: Drafts) -> list[float]:
 
 
 def _check_sets(law: DraftLaw, rng: np.random.Generator) -> None:
-    """Containment, inclusion, hit rates and the number of sets."""
+    """Containment and inclusion."""
     tuples, probs = law.enumerate()
     size = law.vocab_size
     subsets = subsets_of(size, rng)
@@ -131,64 +128,32 @@ def _check_sets(law: DraftLaw, rng: np.random.Generator) -> None:
         agree(where, given, expected, SAME_RATE)
     drafted = np.array([probs[(tuples == token).any(axis=-1)].sum() for token in range(size)])
     agree(f"inclusion_probs() of {law!r}", law.inclusion_probs(), drafted, SAME_RATE)
-    target = rng.dirichlet(np.ones(size))
-    where = f"hit_rates({target.tolist()}) of {law!r}"
-    agree(where, law.hit_rates(target, [law.num_drafts]), [target @ drafted], SAME_RATE)
-    for merge in (True, False):
-        counted = law.count_sets(merge)
-        sets = [frozenset(drafts) for drafts in tuples.tolist()]
-        sets = set(sets) if merge else sets
-        expected = len(sets), sum(map(len, sets))
-        # Tuples whose probability underflows are not enumerated, and may be counted.
-        if counted is not None and probs.min() > 1e-200:
-            agree(f"count_sets({merge}) of {law!r}", counted, expected, 0)
 
 
-def _check_structure(law: DraftLaw) -> None:
-    """The structure draws the same tokens; in the same order, where none is deterministic."""
-    structure = law.position_structure()
-    in_order = structure.deterministic.size == 0
-    given = _merged(_draws(structure), in_order)
+def _check_structure(law: DraftLaw, rng: np.random.Generator) -> None:
+    """Deterministic tokens are not drawn at random; prefixes contain what they should; widening is right."""
+    structure = law.position_structure
     tuples, probs = law.enumerate()
-    expected = _merged(zip(map(tuple, tuples.tolist()), probs.tolist(), strict=True), in_order)
-    for drafts in sorted({*given, *expected}):
-        where = f"probability of {drafts} by the structure of {law!r}"
-        agree(where, given[drafts], expected[drafts], SAME_RATE)
-
-
-def _merged(draws: Iterator[tuple[Drafts, float]] | zip, in_order: bool) -> dict[Drafts, float]:
-    """The sum of the probabilities of equal draws, in any order of the tokens unless ``in_order``."""
-    merged: dict[Drafts, float] = defaultdict(float)
-    for drafts, prob in draws:
-        merged[drafts if in_order else tuple(sorted(drafts))] += prob
-    return merged
-
-
-def _draws(structure: Structure) -> Iterator[tuple[Drafts, float]]:
-    """Draws of a structure: the deterministic tokens, then the others, with their probabilities."""
-    first, random = tuple(structure.deterministic.tolist()), structure.random
-    if random is None:
-        yield first, 1.0
-    elif isinstance(random, Slots):
-        rows = np.repeat(np.atleast_2d(random.dense), random.copies, axis=0)
-        for drafts in product(*(np.flatnonzero(row).tolist() for row in rows)):
-            yield first + drafts, float(rows[np.arange(len(drafts)), drafts].prod())
-    elif isinstance(random, Race):
-        for drafts in permutations(np.flatnonzero(random.probs).tolist(), random.num_drafts):
-            tokens = np.array(drafts)
-            left = [random.mass_left(tokens[None, :k])[0] for k in range(len(drafts))]
-            yield first + drafts, float(np.prod(random.probs[tokens] / left))
-    else:
-        tuples, probs = random.enumerate()
-        for drafts, prob in zip(tuples.tolist(), probs.tolist(), strict=True):
-            yield first + tuple(drafts), prob
+    if structure.random is not None:
+        both = structure.random.drafted()[structure.deterministic].sum()
+        agree(f"deterministic tokens among the random drafts of {law!r}", both, 0, 0)
+    # Tokens of tuples whose probability underflows are not enumerated, and may be drafted.
+    agree(f"tokens of tuples of {law!r} that are drafted", structure.drafted[tuples].all(), 1, 0)
+    wider = structure.widened(law.vocab_size + 2)
+    agree(f"tuples of {law!r} with two more tokens", wider.enumerate()[0], tuples, 0)
+    agree(f"probabilities of {law!r} with two more tokens", wider.enumerate()[1], probs, SAME)
+    if structure.random_probs() is not None:
+        others = np.setdiff1d(np.arange(law.vocab_size), structure.deterministic)
+        order = np.append(structure.deterministic, rng.permutation(others))
+        prefixes = np.tril(np.ones((order.size + 1, order.size), bool), -1)[:, np.argsort(order)]
+        where = f"prefix_containment({order.tolist()}) of {law!r}"
+        agree(where, structure.prefix_containment(order), law.containment(prefixes), SAME_RATE)
 
 
 def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
     """α* is the minimum over all subsets, at most that over those tried, and the value of its own subset."""
     subsets = subsets_of(law.vocab_size, rng)
     contained = np.asarray(law.containment(subsets))
-    smaller = smaller_laws(law)
     for name, target in hostile_targets(law, rng).items():
         where = f"optimal_acceptance of {law!r} for {target.tolist()} ({name})"
         best = optimal_acceptance(target, law)
@@ -200,10 +165,6 @@ def _check_optimum(law: DraftLaw, rng: np.random.Generator) -> None:
         within(where, float(best.rate), 0.0, upper, SAME_RATE)
         cut = 1.0 + target[best.subset].sum() - law.containment(best.subset)
         agree(f"the value of the subset of {where}", cut, best.rate, SAME_RATE)
-        if len(smaller) == law.num_drafts:
-            every_n = optimal_acceptance(target, law, every_n=True).rate
-            alone = [optimal_acceptance(target, fewer).rate for fewer in smaller]
-            agree(f"every_n=True, {where}", every_n, alone, SAME_RATE)
 
 
 def _check_samples(law: DraftLaw, rng: np.random.Generator) -> None:
@@ -217,7 +178,12 @@ def _check_samples(law: DraftLaw, rng: np.random.Generator) -> None:
         agree(f"shape of sample({size}) of {law!r}", law.sample(size, rng=rng).shape, shape, 0)
     tuples, counts = np.unique(drawn[0], axis=0, return_counts=True)
     for draft_tokens in tuples:
-        agree(f"can_draw of the sample {draft_tokens} of {law!r}", law.can_draw(draft_tokens), 1, 0)
+        agree(
+            f"can_draw of the sample {draft_tokens} of {law!r}",
+            law.position_structure.can_draw(draft_tokens),
+            1,
+            0,
+        )
     for seen, probs in counts_of_tuples(law, tuples, counts):
         follows(f"sample of {law!r}", seen, probs, rng)
 

@@ -9,7 +9,18 @@ from functools import cache, partial
 import numpy as np
 
 from otmd.conformance.comparisons import SAME, agree, within
-from otmd.laws import Greedy, Hub, Independent, Joint, Stratified, WithReplacement
+from otmd.laws import (
+    DraftLaw,
+    Greedy,
+    Hub,
+    Independent,
+    Joint,
+    Race,
+    Slots,
+    Stratified,
+    Structure,
+    WithReplacement,
+)
 from otmd.probabilities import FloatArray
 from otmd.trees import (
     AdaptiveTree,
@@ -117,12 +128,43 @@ def hostile_trees() -> dict[str, TreeLaw]:
         "most likely": MostLikelyTree(draft, 5, 3, 3),
         "two drafters": TokenTree(draft, (2, 1), _two_drafters),
         "dependent drafts": TokenTree(draft, (2, 1), _dependent),
+        "drafts that depend on V": TokenTree(zeros, (2, 1), _Smoothed),
+        "drafts from the last tokens": TokenTree(draft, (2, 1), _FromTheEnd),
+        "drafts by a second array": TokenTree(ties, (2, 1), _Weighted),
         "a node without drafts": TokenTree(draft, ((), ((),)), Stratified),
         "unequal depths": TokenTree(draft, ((((),),), ()), WithReplacement),
         "unequal depths, distinct": TokenTree(zeros, (((), ()), ())),
         "adaptive": AdaptiveTree(zeros, (2, 2)),
         "best first": BestFirstTree(draft, 4, 2),
     }
+
+
+class _Smoothed(DraftLaw):
+    """Independent drafts from (q + uniform)/2."""
+
+    def structure(self, q: FloatArray) -> Slots:
+        return Slots.single(0.5 * (q + 1.0 / q.size), self.num_drafts)
+
+
+class _FromTheEnd(DraftLaw):
+    """The last token, then independent drafts of the others, all equally likely."""
+
+    def structure(self, q: FloatArray) -> Structure:
+        others = np.append(np.full(q.size - 1, 1.0 / (q.size - 1)), 0.0)
+        random = Slots.single(others, self.num_drafts - 1) if self.num_drafts > 1 else None
+        return Structure(np.array([q.size - 1]), random, q.size)
+
+
+class _Weighted(DraftLaw):
+    """Drafts without replacement from q, reweighted by an array of its own."""
+
+    def __init__(self, draft_probs: FloatArray, num_drafts: int) -> None:
+        super().__init__(draft_probs, num_drafts)
+        self.weights = np.arange(1.0, self.vocab_size + 1.0)
+
+    def structure(self, q: FloatArray) -> Slots | Race:
+        probs = q * self.weights / (q @ self.weights)
+        return Race(probs, self.num_drafts) if self.num_drafts > 1 else Slots.single(probs, 1)
 
 
 def _two_drafters(draft_probs: FloatArray, num_drafts: int) -> Independent:

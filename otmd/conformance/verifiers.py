@@ -22,7 +22,7 @@ from otmd.conformance.comparisons import (
     follows,
     within,
 )
-from otmd.conformance.laws import hostile_targets, smaller_laws
+from otmd.conformance.laws import hostile_targets
 from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
@@ -195,7 +195,7 @@ def _check_given_drafts(
 
 
 def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
-    """Targets along leading axes, and all numbers of drafts at once, give what each of them gives."""
+    """Targets along leading axes give what each of them gives."""
     axes = np.broadcast_shapes(targets.shape[:-1], law.batch_shape)
     where = f"{verifier!r} for {law!r} with leading axes {axes}"
     bounds = np.stack(verifier.acceptance_bounds(targets, law))
@@ -204,18 +204,9 @@ def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
         agree(
             f"output_distribution of {where}", output, np.broadcast_to(targets, output.shape), SAME
         )
-    every_n = np.empty((2, *axes, 0))
-    smaller = smaller_laws(law)
-    if len(smaller) == law.num_drafts and all(map(verifier.supports, smaller)):
-        every_n = np.stack(verifier.acceptance_bounds(targets, law, every_n=True))
-        agree(f"shape of every_n of {where}", every_n.shape, (2, *axes, law.num_drafts), 0)
     for index in np.ndindex(axes):
         position = law[index[len(index) - len(law.batch_shape) :]]
         target = np.broadcast_to(targets, (*axes, law.vocab_size))[index]
         what = f"{where} at {index}, target {target.tolist()}"
         alone = np.stack(verifier.acceptance_bounds(target, position))
         agree(f"acceptance_bounds of {what}", bounds[:, *index], alone, SAME)
-        for i in range(every_n.shape[-1]):
-            alone = np.stack(verifier.acceptance_bounds(target, position.with_num_drafts(i + 1)))
-            what_n = f"acceptance_bounds(every_n=True) for {i + 1} drafts of {what}"
-            agree(what_n, every_n[:, *index, i], alone, SAME)

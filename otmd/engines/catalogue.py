@@ -14,10 +14,10 @@ from otmd.curve._kernels import largest_entries
 from otmd.engines import lossy
 from otmd.engines.lossy import LossyRule
 from otmd.laws import (
-    CertainTop,
     DraftLaw,
     Greedy,
     Stratified,
+    TopK,
     WithoutReplacement,
     WithReplacement,
 )
@@ -186,9 +186,9 @@ def _top_ten(draft_probs: ArrayLike, num_drafts: int) -> DraftLaw:
 
 CATALOGUE = {rule.name: rule for rule in (
     EngineRule("match-argmax", "the draft's argmax, accepted if the target samples it",
-               ("llama-match", "llama-draft"), TargetOnly(), CertainTop, 1),
+               ("llama-match", "llama-draft"), TargetOnly(), TopK, 1),
     EngineRule("one-hot", "the draft's argmax, accepted with probability p; the default of vLLM",
-               ("vllm", "vllm-default"), TargetOnly(), CertainTop, 1),
+               ("vllm", "vllm-default"), TargetOnly(), TopK, 1),
     EngineRule("match-sampled", "a sampled draft, accepted if the target samples it too",
                ("mlx",), TargetOnly(), WithReplacement, 1),
     EngineRule("rejection", "a sampled draft, accepted with probability min(1, p/q)",
@@ -197,8 +197,8 @@ CATALOGUE = {rule.name: rule for rule in (
                ("vllm-block",), Preference(), WithReplacement, 1),
     EngineRule("rejection-top-10", "a draft sampled from the top 10 of q, accepted with min(1, p/q)",
                ("llama-rejection",), Preference(), _top_ten, 1),
-    EngineRule("certain-tree", "the draft's top n, all deterministic, and target-only sampling",
-               ("eagle", "sglang", "tensorrt-tree"), TargetOnly(), CertainTop),
+    EngineRule("top-k-tree", "the draft's top n, all deterministic, and target-only sampling",
+               ("eagle", "sglang", "tensorrt-tree"), TargetOnly(), TopK),
     EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",
                ("sequoia",), RecursiveRejection(), WithoutReplacement),
     EngineRule("argmax-as-sampled", "the draft's argmax, verified as if sampled from q",

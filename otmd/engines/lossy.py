@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import CertainTop, DraftLaw, WithReplacement
+from otmd.laws import DraftLaw, TopK, WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.verifiers import PreparedVerifier
 from otmd.verifiers.prepared import accept_prob, normalised
@@ -56,7 +56,7 @@ class LossyRule(NamedTuple):
         """Exact distribution of the output token (V,), and P(it is a draft), with p and q of shape (V,)."""
         law = self.law(draft_probs, num_drafts)
         rule = self.prepare(target, draft_probs, law)
-        structure = law.position_structure()
+        structure = law.position_structure
         if structure.random is None:
             tokens = structure.deterministic
             output = rule.conditional_law(tokens)
@@ -99,7 +99,7 @@ def ratio_test(top_k: int | None) -> LossyRule:
 
     def law(q: FloatArray, num_drafts: int) -> DraftLaw:
         if top_k is None:
-            return CertainTop(q, 1)
+            return TopK(q, 1)
         kept = np.where(_best(q, top_k), q, 0.0)
         return WithReplacement(kept / kept.sum(), 1)
 
@@ -146,7 +146,7 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
 
         return accept, rest
 
-    return LossyRule(CertainTop, decide)
+    return LossyRule(TopK, decide)
 
 
 def _largest(target: FloatArray, acceptable: BoolArray) -> tuple[ByDrafts, ByDrafts]:
@@ -168,9 +168,9 @@ def typical(threshold: float, alpha: float) -> LossyRule:
         entropy = -float(p @ np.log(p + 1e-5))
         return _largest(p, p > min(threshold, alpha * np.exp(-entropy)))
 
-    return LossyRule(CertainTop, decide)
+    return LossyRule(TopK, decide)
 
 
 def relaxed(top_k: int, delta: float) -> LossyRule:
     """Accept the draft if it is among the target's top k and p ≥ max p − delta; else emit argmax p."""
-    return LossyRule(CertainTop, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))
+    return LossyRule(TopK, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))

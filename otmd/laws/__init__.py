@@ -1,30 +1,35 @@
-"""Draft laws, which say how draft tokens are drawn: one law in each file, one small interface."""
+"""Draft laws, which say how draft tokens are drawn: functions from q to a structure."""
 
 from otmd.laws.base import DraftLaw
 from otmd.laws.conditional_poisson import ConditionalPoisson
-from otmd.laws.independent import Independent
-from otmd.laws.joint import Joint
-from otmd.laws.proposal import ProposalLaw
+from otmd.laws.standard import (
+    Greedy,
+    Hub,
+    HubPairs,
+    Independent,
+    Joint,
+    TopK,
+    TopThen,
+    WithoutReplacement,
+    WithReplacement,
+)
 from otmd.laws.stratified import Stratified
 from otmd.laws.structure import Race, Slots, Structure, Table
-from otmd.laws.top_then import CertainTop, Greedy, Hub, TopThen
-from otmd.laws.with_replacement import WithReplacement
-from otmd.laws.without_replacement import WithoutReplacement
 
 __all__ = [
-    "CertainTop",
     "ConditionalPoisson",
     "DraftLaw",
     "Greedy",
     "Hub",
+    "HubPairs",
     "Independent",
     "Joint",
-    "ProposalLaw",
     "Race",
     "Slots",
     "Stratified",
     "Structure",
     "Table",
+    "TopK",
     "TopThen",
     "WithReplacement",
     "WithoutReplacement",

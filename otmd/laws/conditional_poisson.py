@@ -9,12 +9,20 @@ import numpy as np
 from scipy.special import expit
 
 from otmd.kernel import kernel
-from otmd.laws.proposal import ProposalLaw, are_distinct, count_distinct
-from otmd.laws.structure import Slots, Structure, Table, all_random
+from otmd.laws.base import DraftLaw
+from otmd.laws.structure import (
+    Drafts,
+    Slots,
+    Table,
+    are_distinct,
+    can_draw_distinct,
+    mass_after,
+    padded,
+)
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
-class ConditionalPoisson(ProposalLaw):
+class ConditionalPoisson(DraftLaw):
     """n distinct drafts in random order; a subset S has probability Π_{i∈S} q_i / e_n(q).
 
     Here e_n is the elementary symmetric polynomial, and g(H) = e_n(q_H)/e_n(q). Let each token i be drafted
@@ -41,22 +49,41 @@ class ConditionalPoisson(ProposalLaw):
 
     distinct = True
 
-    def position_structure(self) -> Structure:
-        if self.num_drafts == 1:
-            return all_random(Slots.single(self.draft_probs, 1))
-        return all_random(Table(self.enumerate, self.draft_probs, self._prefix_containment))
+    def structure(self, q: FloatArray) -> Slots | Table:
+        return PoissonSets(q, self.num_drafts) if self.num_drafts > 1 else Slots.single(q, 1)
 
-    def _prefix_containment(self, order: IntArray) -> FloatArray:
+
+class PoissonSets(Table):
+    """The drafts of :class:`ConditionalPoisson`, with sums in closed form; listed only when asked."""
+
+    def __init__(self, probs: FloatArray, num_drafts: int) -> None:
+        self.probs = self._q = probs
+        self.num_drafts, self.vocab_size = num_drafts, probs.size
+
+    @property
+    def num_tuples(self) -> int:
+        return int(np.count_nonzero(self._q)) ** self.num_drafts
+
+    def enumerate(self) -> tuple[IntArray, FloatArray]:
+        return Drafts.enumerate(self)
+
+    def supports(self) -> list[IntArray]:
+        return [np.flatnonzero(self._q)] * self.num_drafts
+
+    def drafted(self) -> BoolArray:
+        return self._q > 0
+
+    def widened(self, vocab_size: int) -> PoissonSets:
+        return PoissonSets(padded(self._q, vocab_size), self.num_drafts)
+
+    def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
         contained = prefix_probs(absent[order], present[order], self.num_drafts)
         return np.minimum(contained / contained[-1], 1.0)
 
-    def count_sets(self, merge: bool) -> tuple[int, int]:
-        return count_distinct(self.draft_probs, self.num_drafts, merge)
-
-    def position_containment(self, subset: BoolArray) -> float:
+    def containment(self, subset: BoolArray) -> float:
         inside_first = np.argsort(~subset, kind="stable")
-        return float(self._prefix_containment(inside_first)[np.count_nonzero(subset)])
+        return float(self.prefix_containment(inside_first)[np.count_nonzero(subset)])
 
     def _events(self) -> tuple[FloatArray, FloatArray]:
         """P(absent) and P(present) of independent events of which n are expected."""
@@ -64,7 +91,7 @@ class ConditionalPoisson(ProposalLaw):
 
     @cached_property
     def _log_odds(self) -> FloatArray:
-        q, n = self.draft_probs, self.num_drafts
+        q, n = self._q, self.num_drafts
         with np.errstate(divide="ignore"):
             log_q = np.log(q)
         if np.count_nonzero(q) == n:
@@ -81,9 +108,9 @@ class ConditionalPoisson(ProposalLaw):
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        return self.have_mass(draft_tokens)
+        return can_draw_distinct(self._q, draft_tokens)
 
-    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
+    def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
         counts_after = counts_from(absent, present, self.num_drafts + 1)
         drawn = np.empty((count, self.num_drafts), np.int64)
@@ -91,7 +118,7 @@ class ConditionalPoisson(ProposalLaw):
             fill_conditional_draw(present, counts_after, rng.random(self.vocab_size), drawn[row])
         return rng.permuted(drawn, axis=-1)
 
-    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
+    def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         log_odds = self._log_odds
         none = -np.logaddexp(0.0, log_odds).sum()
         log_prob = np.where(
@@ -101,14 +128,14 @@ class ConditionalPoisson(ProposalLaw):
         drawn = prefix_probs(*self._events(), self.num_drafts)[-1]
         return np.minimum(np.exp(log_prob) / (drawn * orders), 1.0)
 
-    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
-        left, count = self.mass_after(prefix), self.num_drafts - prefix.size
+    def next_draft_probs(self, prefix: IntArray) -> FloatArray:
+        left, count = mass_after(self._q, prefix), self.num_drafts - prefix.size
         if not left.any():
             return left
         # The remaining drafts are conditional Poisson too, in uniform order.
-        return ConditionalPoisson(left, count).position_inclusion_probs() / count
+        return left if count == 1 else PoissonSets(left, count).inclusion_probs() / count
 
-    def position_inclusion_probs(self) -> FloatArray:
+    def inclusion_probs(self) -> FloatArray:
         absent, present = self._events()
         others = probs_of_others(absent, present, self.num_drafts - 1)
         exactly = prefix_probs(absent, present, self.num_drafts)[-1]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.kernel import kernel
-from otmd.laws.base import draw_tokens
-from otmd.laws.proposal import ProposalLaw
-from otmd.laws.structure import Slots, Structure, all_random
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_positive, validate_shares
+from otmd.laws.base import DraftLaw
+from otmd.laws.structure import Slots
+from otmd.probabilities import FloatArray, IntArray, validate_positive, validate_shares
 
 # Weights are divided by a larger one before they get smaller than this multiple of it.
 _SMALL = 2.0**-500
 
 
-class Stratified(ProposalLaw):
+class Stratified(DraftLaw):
     """One draft from each of n strata of the vocabulary: g(H) = Π_j q_j(H ∩ G_j).
 
     The tokens in descending order of q, ties by id, are cut into n strata of equal weight. The weight of a
@@ -72,16 +68,13 @@ class Stratified(ProposalLaw):
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
         for index in np.ndindex(self.batch_shape):
-            strata[index] = self[index].slots.number
+            slots = self[index].position_structure.slots
+            assert slots is not None
+            strata[index] = slots.number
         return strata
 
-    def position_structure(self) -> Structure:
-        return all_random(self.slots)
-
-    @cached_property
-    def slots(self) -> Slots:
-        """One slot for each stratum, from the most to the least likely tokens, at a single position."""
-        q, num_strata = self.draft_probs, self.num_drafts
+    def structure(self, q: FloatArray) -> Slots:
+        num_strata = self.num_drafts
         if num_strata == 1:
             weights = (q / q.max()) ** self.sharpness
             return Slots.single(weights / weights.sum(), 1)
@@ -98,47 +91,10 @@ class Stratified(ProposalLaw):
         inclusion[drawn] = weights / np.bincount(number[drawn], weights, num_strata)[number[drawn]]
         return Slots.strata(number, inclusion, drawn, num_strata)
 
-    def position_sample(self, rng: np.random.Generator, count: int) -> IntArray:
-        slots = self.slots
-        drafts = np.empty((count, self.num_drafts), np.int64)
-        for j in range(self.num_drafts):
-            stratum = slice(slots.starts[j], slots.starts[j + 1])
-            drafts[:, j] = slots.tokens[stratum][draw_tokens(slots.probs[stratum], rng, count)]
-        return drafts
-
-    def can_draw(self, draft_tokens: IntArray) -> bool:
-        return bool((self._slot_probs(draft_tokens) > 0).all())
-
-    def position_tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
-        return self._slot_probs(draft_tokens).prod(axis=-1)
-
-    def position_next_draft_probs(self, prefix: IntArray) -> FloatArray:
-        in_stratum = self.slots.number == prefix.size
-        return np.where(in_stratum, self.slots.token_probs, 0.0) * self.can_draw(prefix)
-
-    def _slot_probs(self, draft_tokens: IntArray) -> FloatArray:
-        """q_j(x_j) for the first k drafts x (…, k), shape (…, k); 0 where draft j is not in stratum j."""
-        in_stratum = self.slots.number[draft_tokens] == np.arange(draft_tokens.shape[-1])
-        return np.where(in_stratum, self.slots.token_probs[draft_tokens], 0.0)
-
-    def position_containment(self, subset: BoolArray) -> float:
-        inside = np.zeros(self.num_drafts)
-        _add_by_stratum(self.slots.number, self.slots.token_probs, subset, inside)
-        return float(np.minimum(inside, 1.0).prod())
-
-    def position_inclusion_probs(self) -> FloatArray:
-        return self.slots.token_probs.copy()
-
-    def _validate_count(self) -> None:
+    def _set_num_drafts(self, num_drafts: int) -> None:
+        super()._set_num_drafts(num_drafts)
         if self.shares is not None:
             validate_shares(self.shares, self.num_drafts)
-
-
-@kernel()
-def _add_by_stratum(number, inclusion, subset, sums):
-    """Add the tokens of a subset (V,) to the sums of their strata (n,)."""
-    for y in range(number.size):
-        sums[np.uint64(number[y])] += inclusion[y] if subset[y] else 0.0
 
 
 def _most_likely_first(probs: FloatArray) -> IntArray:

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from otmd.laws import CertainTop, DraftLaw, Stratified
+from otmd.laws import DraftLaw, Stratified, TopK
 from otmd.models.continuations import CachedContinuations, continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
@@ -298,7 +298,7 @@ class _BareModel(NamedTuple):
 
 def _most_likely(draft_probs: FloatArray, num_drafts: int) -> DraftLaw:
     """The most likely tokens, at most as many as have mass."""
-    return CertainTop(draft_probs, min(num_drafts, int(np.count_nonzero(draft_probs))))
+    return TopK(draft_probs, min(num_drafts, int(np.count_nonzero(draft_probs))))
 
 
 def _readable(name: str, given: Draft | PreTrainedModel | None) -> Draft | _BareModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -27,9 +27,9 @@ class OptimalAcceptance:
 
     Parameters
     ----------
-    rate : float or ndarray of float64, shape (…) or (…, n)
+    rate : float or ndarray of float64, shape (…)
         α* = 1 + p(H*) − g(H*).
-    subset : ndarray of bool, shape (…, V) or (…, n, V), or a function that returns it
+    subset : ndarray of bool, shape (…, V), or a function that returns it
         A function is called when the subset is first asked for.
     """
 
@@ -42,7 +42,7 @@ class OptimalAcceptance:
 
     @property
     def subset(self) -> BoolArray:
-        """The smallest minimiser H*, shape (…, V) or (…, n, V); empty where α* = 1.
+        """The smallest minimiser H*, shape (…, V); empty where α* = 1.
 
         With and without replacement it is worked out at the first access.
         """
@@ -58,9 +58,7 @@ class OptimalAcceptance:
         return OptimalAcceptance, (self.rate, self.subset)
 
 
-def optimal_acceptance(
-    target_probs: ArrayLike, law: laws.DraftLaw, every_n: bool = False
-) -> OptimalAcceptance:
+def optimal_acceptance(target_probs: ArrayLike, law: laws.DraftLaw) -> OptimalAcceptance:
     """The largest acceptance rate of any lossless verifier, for a law of drafts.
 
     Parameters
@@ -69,19 +67,17 @@ def optimal_acceptance(
         p; leading axes are broadcast against the law's.
     law : DraftLaw
         The law of the drafts.
-    every_n : bool
-        Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
     Returns
     -------
     OptimalAcceptance
-        Its ``rate`` is a float or an array (…), or (…, n) with ``every_n``. Its ``subset`` is the cut H*.
+        Its ``rate`` is a float or an array (…). Its ``subset`` is the cut H*.
 
     Raises
     ------
     ValueError
-        For an invalid distribution, another vocabulary than the drafts', ``every_n`` for a law without
-        smaller members, or a law that needs a maximum flow and has too many tuples for it.
+        For an invalid distribution, another vocabulary than the drafts', or a law that needs a maximum flow
+        and has too many tuples for it.
     TypeError
         If ``law`` is not a DraftLaw.
 
@@ -101,88 +97,51 @@ def optimal_acceptance(
     (0.9375, array([False,  True,  True]))
     """
     p = validate_target(target_probs, law)
-    if every_n:
-        return optimal_rates(p, law, numbers_of_drafts(law))
-    best = optimal_rates(p, law, [law.num_drafts])
-    rate = np.asarray(best.rate)[..., 0]
-    return OptimalAcceptance(
-        rate if rate.ndim else float(rate), lambda: np.ascontiguousarray(best.subset[..., 0, :])
-    )
-
-
-def optimal_rates(
-    target: FloatArray, law: laws.DraftLaw, counts: Sequence[int]
-) -> OptimalAcceptance:
-    """α* of the laws of one family for N numbers of drafts, which ascend; the input is known to be valid.
-
-    The rates are of shape (…, N), the subsets of (…, N, V).
-    """
-    random = from_one_distribution([law.with_num_drafts(n) for n in counts])
-    if random is not None:
-        value, ends = _cuts(target, law.with_num_drafts(counts[-1]), random, counts)
+    shared = law.shared_structure()
+    drawn = shared and (shared.single or shared.race)
+    if drawn:
+        value, ends = _prefix_cuts(p, law, drawn)
         # The subset must not depend on the caller's target. By now the search has freed its memory.
-        target = target.copy()
-        return OptimalAcceptance(
-            (1.0 + value).clip(0.0, 1.0),
-            lambda: RatioCurve.unchecked(target, random.probs).subsets_below(ends),
+        target = p.copy()
+        return _optimum(
+            value,
+            lambda: RatioCurve.unchecked(target, drawn.probs).subsets_below(ends[..., None])[
+                ..., 0, :
+            ],
         )
-    every = list(positions(target, law))
-    batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-    rate = np.empty((*batch, len(counts)))
-    cuts = np.empty((*batch, len(counts), law.vocab_size), dtype=bool)
+    every = list(positions(p, law))
+    batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
+    value, cuts = np.empty(batch), np.empty((*batch, law.vocab_size), dtype=bool)
 
     def work(start: int, stop: int) -> None:
-        for index, p, position in every[start:stop]:
-            for i, n in enumerate(counts):
-                cut, value = _smallest_cut(p, position.with_num_drafts(n))
-                cuts[(*index, i)] = cut
-                rate[(*index, i)] = min(max(value, 0.0), 1.0)
+        for index, target, position in every[start:stop]:
+            cuts[index], value[index] = _smallest_cut(target, position)
 
     in_threads(work, len(every), law.vocab_size)
-    return OptimalAcceptance(rate, cuts)
+    return _optimum(value, cuts)
 
 
-def from_one_distribution(laws: Sequence[laws.DraftLaw]) -> laws.Slots | laws.Race | None:
-    """The draws of the largest of the laws, if all draw every draft from the same q at random; else None."""
-    structures = [law.shared_structure() for law in laws]
-    kinds = [shared and (shared.single or shared.race) for shared in structures]
-    last = kinds[-1]
-    if last is None or any(kind is None or kind.probs is not last.probs for kind in kinds):
-        return None
-    return last
+def _optimum(value: FloatArray, subset: BoolArray | Callable[[], BoolArray]) -> OptimalAcceptance:
+    """The optimum from p(H) − g(H) of the best cuts (…)."""
+    rate = (1.0 + value).clip(0.0, 1.0)
+    return OptimalAcceptance(rate if rate.ndim else float(rate), subset)
 
 
-def _cuts(
-    target: FloatArray,
-    law: laws.DraftLaw,
-    random: laws.Slots | laws.Race,
-    counts: Sequence[int],
+def _prefix_cuts(
+    target: FloatArray, law: laws.DraftLaw, drawn: laws.Slots | laws.Race
 ) -> tuple[FloatArray, FloatArray]:
-    """The smallest best cuts of drafts from one distribution, see :meth:`RatioCurve.cuts`.
+    """p(H) − g(H) of the best cuts, and the ratios p/q below which their tokens lie, shape (…)."""
+    if isinstance(drawn, laws.Slots):
+        values, ends = RatioCurve.unchecked(target, drawn.probs).cuts([law.num_drafts])
+        return values[..., 0], ends[..., 0]
 
-    The law has the most drafts, and ``random`` is its shared structure.
-    """
-    if isinstance(random, laws.Slots):
-        return RatioCurve.unchecked(target, random.probs).cuts(counts)
+    def cut(p: FloatArray, position: laws.DraftLaw) -> tuple[float, float]:
+        race = position.position_structure.race
+        assert race is not None
+        (smallest,) = RaceCurve(p, race.arrivals, [race.num_drafts]).smallest_cuts()
+        return smallest.value, smallest.end
 
-    def cuts(p: FloatArray, position: laws.DraftLaw) -> list[tuple[float, float]]:
-        race = position.position_structure().random
-        assert isinstance(race, laws.Race)
-        smallest = RaceCurve(p, race.arrivals, counts).smallest_cuts()
-        return [(cut.value, cut.end) for cut in smallest]
-
-    return pairs_by_position(target, law, len(counts), cuts)
-
-
-def numbers_of_drafts(law: laws.DraftLaw) -> list[int]:
-    """1, 2, … n, or a ValueError for a law that does not exist for each of them."""
-    try:
-        law.with_num_drafts(1)
-    except ValueError as reason:
-        raise ValueError(
-            f"every_n: got {law!r}, expected a law that exists for every number of drafts from 1; {reason}"
-        ) from reason
-    return list(range(1, law.num_drafts + 1))
+    return pairs_by_position(target, law, cut)
 
 
 def positions(
@@ -199,38 +158,38 @@ def positions(
 def pairs_by_position(
     target: FloatArray,
     law: laws.DraftLaw,
-    size: int,
-    pairs: Callable[[FloatArray, laws.DraftLaw], Sequence[tuple[float, float]]],
+    pair: Callable[[FloatArray, laws.DraftLaw], tuple[float, float]],
 ) -> tuple[FloatArray, FloatArray]:
-    """Two arrays (…, N) from a function that gives the N pairs of one position."""
+    """Two arrays (…) from a function of one position."""
     every = list(positions(target, law))
     batch = np.broadcast_shapes(target.shape[:-1], law.batch_shape)
-    first, second = np.empty((2, *batch, size))
+    first, second = np.empty(batch), np.empty(batch)
 
     def work(start: int, stop: int) -> None:
         for index, p, position in every[start:stop]:
-            first[index], second[index] = zip(*pairs(p, position), strict=True)
+            first[index], second[index] = pair(p, position)
 
     in_threads(work, len(every), law.vocab_size)
     return first, second
 
 
 def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, float]:
-    """The smallest best cut (V,) and its rate at a single position.
+    """The smallest best cut (V,), and p(H) − g(H), at a single position.
 
     The cut is empty, or it holds all deterministic tokens and the best cut of the random drafts.
     """
-    structure = law.position_structure()
+    structure = law.position_structure
     deterministic = structure.deterministic
     best = _random_cut(structure.random_target(target), structure.random)
     if best is None:
-        return minimum_cut(target, law)
+        subset, rate = minimum_cut(target, law)
+        return subset, rate - 1.0
     subset, value = best
     value += float(target[deterministic].sum())
     if deterministic.size and value >= -SLACK:
-        return np.zeros(target.size, dtype=bool), 1.0
+        return np.zeros(target.size, dtype=bool), 0.0
     subset[deterministic] = True
-    return subset, 1.0 + value
+    return subset, value
 
 
 def _random_cut(
@@ -259,9 +218,9 @@ def _random_cut(
             (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)
             return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case laws.Table(probs=q, prefix_containment=contained) if q is not None and contained:
+        case laws.Table(probs=q) if q is not None:
             order = RatioCurve.unchecked(target, q).order
-            return best_prefix(target, order, contained(order))
+            return best_prefix(target, order, random.prefix_containment(order))
     return None
 
 

@@ -214,8 +214,8 @@ class _TautString:
         self.target = target
         self._part = _PARTS[divergence]
         self._join, self._least = (np.maximum, 1.0) if divergence == "leniency" else (np.add, 0.0)
-        structure = law.position_structure()
-        probs = structure.random_probs(target.size)
+        structure = law.position_structure
+        probs = structure.random_probs()
         if probs is None:
             raise wrong("law", repr(law), "a law with one draft distribution")
         corners = _order_of_corners(target, structure, probs)

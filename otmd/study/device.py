@@ -41,7 +41,7 @@ def closed_forms(settings: Settings) -> dict[Key, str]:
     laws = dict(settings.laws)
     rows = {}
     for (name, n), pairs in settings.served.items():
-        structure = uniform_law(laws[name], n).position_structure()
+        structure = uniform_law(laws[name], n).position_structure
         for label, verifier in pairs:
             form = forms.get(laws[name], ""), verifier.reported_name(structure)
             # A class that derives from a verifier of otmd's may have other rates.

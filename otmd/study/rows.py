@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otmd.laws import DraftLaw
-from otmd.optimum.acceptance import optimal_rates
+from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import Processing, validate_counts, validate_probs, validate_tol, wrong
 from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
@@ -42,7 +42,6 @@ class Settings(NamedTuple):
     """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
 
     ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
-    ``families`` names the laws of which one is made for all numbers of drafts, which saves time.
     """
 
     laws: tuple[tuple[str, LawFactory], ...]
@@ -51,7 +50,6 @@ class Settings(NamedTuple):
     processing: tuple[Processing, ...]
     tol: float
     served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
-    families: frozenset[str]
 
     def rows_per_position(self) -> int:
         """Number of rows of a position and processing."""
@@ -100,8 +98,7 @@ def make_settings(
             f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
-    families = frozenset(name for name, law in named_laws if _is_family(law))
-    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served, families)
+    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
 
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
@@ -110,21 +107,11 @@ def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
 
 
-def _is_family(law: LawFactory) -> bool:
-    """Whether all drafts come from one distribution, whatever their number; a function may do as it likes."""
-    try:
-        structure = uniform_law(law, 2).position_structure()
-    except ValueError:
-        return False
-    is_drawn_from_one = structure.single is not None or structure.race is not None
-    return hasattr(law, "with_num_drafts") and is_drawn_from_one
-
-
 def _serving(
     drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
 ) -> tuple[tuple[str, Verifier], ...]:
     """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
-    structure = drafts.position_structure()
+    structure = drafts.position_structure
     serving: dict[str, Verifier] = {}
     for name, verifier in verifiers:
         if verifier.supports(drafts):
@@ -205,59 +192,47 @@ def position_rows(
     Where a law is undefined or a verifier raises ValueError, the status says why. ``computed`` has rates that
     were computed elsewhere. ValueError for bounds that contradict each other.
     """
-    for name, law in settings.laws:
-        pairs = {n: settings.served.get((name, n), ()) for n in settings.num_drafts}
-        left = {n: [pair for pair in pairs[n] if (name, n, pair[0]) not in computed] for n in pairs}
-        left = {n: rules for n, rules in left.items() if rules}
-        rates = {}
-        if name in settings.families:
-            rates = _rate(target_probs, draft_probs, law, left, settings.tol)
-        if not all("rate" in columns for columns in rates.values()) or not rates:
-            for n, rules in left.items():
-                rates |= _rate(target_probs, draft_probs, law, {n: rules}, settings.tol)
-        for n, rules in pairs.items():
-            for label, _ in rules:
-                columns = rates.get((n, label)) or computed[name, n, label]
-                yield {"law": name, "num_drafts": n, "verifier": label} | columns
+    for (name, n), rules in settings.served.items():
+        missing = [pair for pair in rules if (name, n, pair[0]) not in computed]
+        rates = _rate(
+            target_probs, draft_probs, dict(settings.laws)[name], n, missing, settings.tol
+        )
+        for label, _ in rules:
+            columns = rates.get(label) or computed[name, n, label]
+            yield {"law": name, "num_drafts": n, "verifier": label} | columns
 
 
 def _rate(
     target_probs: np.ndarray,
     draft_probs: np.ndarray,
     law: LawFactory,
-    pairs: dict[int, list[tuple[str, Verifier]]],
+    num_drafts: int,
+    verifiers: list[tuple[str, Verifier]],
     tol: float,
-) -> dict[tuple[int, str], Rates]:
-    """Rate the (name, verifier) pairs of some numbers of drafts; a ValueError is the status of all."""
-    if not pairs:
+) -> dict[str, Rates]:
+    """Rate the (name, verifier) pairs of a law; a ValueError is the status of all, or of one verifier."""
+    if not verifiers:
         return {}
-    counts = list(pairs)
     failure = "undefined"
     try:
-        drafts = law(draft_probs, counts[-1])
+        drafts = law(draft_probs, num_drafts)
         failure = "unrated"
-        optima = np.ravel(optimal_rates(target_probs, drafts, counts).rate).tolist()
+        optimal = float(optimal_acceptance(target_probs, drafts).rate)
     except ValueError as error:
-        status = f"{failure}: {one_line(error)}"
-        return {(n, label): {"status": status} for n in counts for label, _ in pairs[n]}
-    optimal = dict(zip(counts, optima, strict=True))
-    rates: dict[tuple[int, str], Rates] = {}
-    for label, verifier in dict.fromkeys(pair for n in counts for pair in pairs[n]):
-        served = [n for n in counts if (label, verifier) in pairs[n]]
+        return {label: {"status": f"{failure}: {one_line(error)}"} for label, _ in verifiers}
+    rates: dict[str, Rates] = {}
+    for label, verifier in verifiers:
         try:
-            bounds = verifier.family_bounds(target_probs, drafts, served, tol)
+            low, high = map(float, verifier.acceptance_bounds(target_probs, drafts, tol))
         except ValueError as error:
-            status = f"unrated: {one_line(error)}"
-            rates |= {(n, label): {"optimal": optimal[n], "status": status} for n in served}
+            rates[label] = {"optimal": optimal, "status": f"unrated: {one_line(error)}"}
             continue
-        bounds = np.reshape(np.clip(bounds, 0.0, 1.0), (2, -1)).tolist()
-        for n, low, high in zip(served, *bounds, strict=True):
-            if not low <= high + ROUNDING:
-                raise ValueError(
-                    f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {n} drafts of "
-                    f"{type(drafts).__name__}, expected the first no larger than the second"
-                )
-            rates[n, label] = rate_columns(low, high, optimal[n], tol)
+        if not low <= high + ROUNDING:
+            raise ValueError(
+                f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {num_drafts} drafts of "
+                f"{type(drafts).__name__}, expected the first no larger than the second"
+            )
+        rates[label] = rate_columns(low, high, optimal, tol)
     return rates
 
 

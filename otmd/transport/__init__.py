@@ -1,9 +1,9 @@
 """The optimal acceptance rate as linear programs and a maximum flow, with the plan that attains it."""
 
-from otmd.transport.forms import FORMS, build_program, program_size
-from otmd.transport.problem import ProblemShape, TransportProblem
-from otmd.transport.program import LinearProgram, ProgramSize, SolverError
-from otmd.transport.solve import SOLVERS, TransportSolution, solve_path, solve_transport
+from otmd.transport.forms import FORMS, build_program
+from otmd.transport.problem import TransportProblem
+from otmd.transport.program import LinearProgram, SolverError
+from otmd.transport.solve import SOLVERS, TransportSolution, solve_transport
 from otmd.transport.transport_plan import (
     CanonicalDecomposition,
     TransportPlan,
@@ -15,15 +15,11 @@ __all__ = [
     "SOLVERS",
     "CanonicalDecomposition",
     "LinearProgram",
-    "ProblemShape",
-    "ProgramSize",
     "SolverError",
     "TransportPlan",
     "TransportProblem",
     "TransportSolution",
     "build_program",
     "canonical_decomposition",
-    "program_size",
-    "solve_path",
     "solve_transport",
 ]

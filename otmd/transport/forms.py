@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
-from otmd.laws import DraftLaw
-from otmd.laws.base import validate_one_position
 from otmd.probabilities import FloatArray, IntArray, wrong
-from otmd.transport.problem import ProblemShape, TransportProblem
-from otmd.transport.program import LinearProgram, ProgramSize, program_of, sparse_columns
-
-Shaped = TransportProblem | ProblemShape
-"""Both have ``num_sets``, ``num_arcs`` and ``vocab_size``, which give the size of a program."""
+from otmd.transport.problem import TransportProblem
+from otmd.transport.program import LinearProgram, program_of, sparse_columns
 
 
 class Reading(NamedTuple):
@@ -41,17 +35,6 @@ class Form(NamedTuple):
     read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
 
 
-def _arc_names(problem: TransportProblem, prefix: str) -> list[str]:
-    names = problem.set_names()
-    arcs = zip(problem.arc_sets.tolist(), problem.tokens.tolist(), strict=True)
-    return [f"{prefix} {names[row]} {token}" for row, token in arcs]
-
-
-def _node_names(problem: TransportProblem, sets: str = "set", token: str = "token") -> list[str]:
-    tokens = [f"{token} {y}" for y in range(problem.vocab_size)]
-    return [f"{sets} {name}" for name in problem.set_names()] + tokens
-
-
 def _incidence(problem: TransportProblem, sets: IntArray, tokens: IntArray) -> csc_array:
     """A column for each pair: ones in the row of its set and in the row of its token, (S + V, pairs)."""
     nodes, starts = problem.num_sets + problem.vocab_size, np.arange(0, 2 * sets.size + 1, 2)
@@ -66,7 +49,6 @@ def _compact(problem: TransportProblem) -> LinearProgram:
         np.ones(problem.num_arcs),
         _incidence(problem, problem.arc_sets, problem.tokens),
         rows=(-np.inf, np.concatenate([problem.supply, problem.target])),
-        labels=lambda: (_node_names(problem), _arc_names(problem, "accept")),
     )
 
 
@@ -83,7 +65,6 @@ def _dual(problem: TransportProblem) -> LinearProgram:
         primal.matrix.T.tocsc(),
         sense="minimise",
         rows=(1.0, np.inf),
-        labels=lambda: (_arc_names(problem, "cover"), _node_names(problem)),
     )
 
 
@@ -104,10 +85,6 @@ def _full(problem: TransportProblem) -> LinearProgram:
         objective,
         _incidence(problem, *pairs),
         rows=(lower, upper),
-        labels=lambda: (
-            _node_names(problem),
-            [f"emit {x} {y}" for x in problem.set_names() for y in range(vocab_size)],
-        ),
     )
 
 
@@ -117,19 +94,12 @@ def _max_flow(problem: TransportProblem) -> LinearProgram:
     # A row is the balance of a node: +1 for flow into the node, −1 for flow out of it.
     signs = csc_array(diags_array(np.repeat([-1.0, 1.0], [sets, vocab_size])))
     through = signs @ _incidence(problem, problem.arc_sets, problem.tokens)
-
-    def names() -> tuple[list[str], list[str]]:
-        ends = _node_names(problem, "draw", "output")
-        edges = [*ends[:sets], *_arc_names(problem, "accept"), *ends[sets:]]
-        return _node_names(problem), edges
-
     return program_of(
         "max_flow",
         np.repeat([1.0, 0.0], [sets, arcs + vocab_size]),
         csc_array(hstack([-signs[:, :sets], through, -signs[:, sets:]])),
         rows=(0.0, 0.0),
         column_upper=np.concatenate([problem.supply, np.full(arcs, np.inf), problem.target]),
-        labels=names,
     )
 
 
@@ -166,7 +136,7 @@ FORMS = {
     "dual": Form(_dual, _read_dual),
     "max_flow": Form(_max_flow, _read_max_flow),
 }
-DEFAULT_MAX_BYTES = 4 * 2**30
+_MOST_NONZEROS = 2**28
 
 
 def validate_form(form: str) -> None:
@@ -175,63 +145,15 @@ def validate_form(form: str) -> None:
         raise wrong("form", repr(form), f"one of {', '.join(FORMS)}")
 
 
-def program_size(problem: Shaped, form: str = "compact") -> ProgramSize:
-    """The size of the program of a form, without building it.
-
-    Parameters
-    ----------
-    problem : TransportProblem or ProblemShape
-        The problem, or only its shape: for most laws ``ProblemShape.of(law)`` lists no tuples.
-    form : {"compact", "full", "dual", "max_flow"}
-        How the problem is written. Another name is a ValueError.
-
-    Returns
-    -------
-    ProgramSize
-        Variables, constraints and nonzero entries.
-
-    Examples
-    --------
-    >>> import otmd
-    >>> law = otmd.WithReplacement([0.25] * 4, num_drafts=3)
-    >>> shape = otmd.transport.ProblemShape.of(law)
-    >>> [otmd.transport.program_size(shape, form).variables for form in ("compact", "full")]
-    [28, 56]
-    """
-    validate_form(form)
-    arcs, nodes = problem.num_arcs, problem.num_sets + problem.vocab_size
-    pairs = problem.num_sets * problem.vocab_size
-    sizes = {
-        "full": (pairs, nodes, 2 * pairs),
-        "compact": (arcs, nodes, 2 * arcs),
-        "dual": (nodes, arcs, 2 * arcs),
-        "max_flow": (nodes + arcs, nodes, nodes + 2 * arcs),
-    }
-    return ProgramSize(*sizes[form])
-
-
-def refuse_too_large(
-    law: DraftLaw, form: str, merge: bool = True, max_bytes: float = DEFAULT_MAX_BYTES
-) -> None:
-    """Raise ValueError if a law's program is too large and its size is known without listing tuples."""
-    validate_one_position(law)
-    counts = law.count_sets(merge)
-    if counts is not None:
-        shape = ProblemShape(*counts, law.vocab_size)
-        _require_fits(shape, form, max_bytes, listable=law.can_enumerate())
-
-
-def build_program(
-    problem: TransportProblem, form: str = "compact", max_bytes: float = DEFAULT_MAX_BYTES
-) -> LinearProgram:
+def build_program(problem: TransportProblem, form: str = "compact") -> LinearProgram:
     """Write a problem as a linear program.
 
     Parameters
     ----------
-    problem, form
-        As for :func:`program_size`, but a TransportProblem and not its shape.
-    max_bytes : float
-        A program whose arrays are larger is a ValueError.
+    problem : TransportProblem
+        The problem.
+    form : {"compact", "full", "dual", "max_flow"}
+        How the problem is written. Another name, or a full coupling of more than 2^27 pairs, is a ValueError.
 
     Returns
     -------
@@ -241,31 +163,14 @@ def build_program(
     Examples
     --------
     >>> import otmd
-    >>> law = otmd.CertainTop([0.5, 0.3, 0.2], num_drafts=2)
+    >>> law = otmd.TopK([0.5, 0.3, 0.2], num_drafts=2)
     >>> problem = otmd.TransportProblem.of([0.5, 0.25, 0.25], law)
-    >>> otmd.transport.build_program(problem).column_names
-    ['accept {0,1} 0', 'accept {0,1} 1']
+    >>> otmd.transport.build_program(problem).matrix.shape
+    (4, 2)
     """
-    _require_fits(problem, form, max_bytes)
+    validate_form(form)
+    if form == "full" and (pairs := problem.num_sets * problem.vocab_size) > _MOST_NONZEROS // 2:
+        raise wrong(
+            "form", f"'full', which has {pairs} variables", "a smaller form, such as 'compact'"
+        )
     return FORMS[form].build(problem)
-
-
-def _require_fits(problem: Shaped, form: str, max_bytes: float, listable: bool = True) -> None:
-    size, advice = program_size(problem, form), "no form fits"
-    if size.fits(max_bytes):
-        return
-    fitting = [name for name in FORMS if program_size(problem, name).fits(max_bytes)]
-    if not listable:
-        advice += ", as the law has too many tuples to list; optimal_acceptance lists none"
-    elif fitting:
-        advice = f"form {' or '.join(map(repr, fitting))} fits"
-    needs = (
-        f"{_written(size.variables)} variables, {_written(size.constraints)} constraints and "
-        f"{_written(size.bytes)} bytes"
-    )
-    raise wrong("form", f"{form!r}, which needs {needs}", f"at most {max_bytes=:.0f}; {advice}")
-
-
-def _written(count: int) -> str:
-    # Python refuses to write integers of more than 4,300 digits.
-    return str(count) if count < 10**30 else f"{Decimal(count):.2e}"

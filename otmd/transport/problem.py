@@ -22,47 +22,6 @@ from otmd.probabilities import (
 )
 
 
-@dataclass(frozen=True)
-class ProblemShape:
-    """The three numbers that give the size of every linear program. A TransportProblem has them too.
-
-    Attributes
-    ----------
-    num_sets : int
-        S, the number of draft sets with positive probability, or of tuples if they are not merged.
-    num_arcs : int
-        E, the number of pairs of a set and one of its tokens.
-    vocab_size : int
-        V.
-
-    Examples
-    --------
-    >>> import otmd
-    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
-    >>> otmd.transport.ProblemShape.of(law)
-    ProblemShape(num_sets=6, num_arcs=9, vocab_size=3)
-    """
-
-    num_sets: int
-    num_arcs: int
-    vocab_size: int
-
-    @classmethod
-    def of(cls, law: DraftLaw, merge: bool = True) -> Self:
-        """Count the sets and arcs of a law, which must have no leading axes.
-
-        With ``merge``, tuples with the same set of tokens count as one. Tuples whose probability underflows
-        to 0 may be counted; a TransportProblem leaves them out. A law without a closed form is enumerated,
-        and too many tuples are a ValueError.
-        """
-        validate_one_position(law)
-        counts = law.count_sets(merge)
-        if counts is None:
-            starts, tokens, _ = draft_sets(*law.enumerate(), merge)
-            counts = starts.size - 1, tokens.size
-        return cls(*counts, law.vocab_size)
-
-
 @dataclass(frozen=True, eq=False)
 class TransportProblem:
     """Mass to be moved from draft sets to the tokens that they contain.
@@ -90,8 +49,8 @@ class TransportProblem:
     >>> import otmd
     >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
     >>> problem = otmd.TransportProblem.of([0.5, 0.25, 0.25], law)
-    >>> dict(zip(problem.set_names(), problem.supply.tolist()))
-    {'{0,1}': 0.125, '{0,2}': 0.25, '{0}': 0.0625, '{1,2}': 0.25, '{1}': 0.0625, '{2}': 0.25}
+    >>> dict(zip(problem.rows, problem.supply.tolist()))
+    {(0, 1): 0.125, (0, 2): 0.25, (0,): 0.0625, (1, 2): 0.25, (1,): 0.0625, (2,): 0.25}
     """
 
     target: FloatArray
@@ -160,11 +119,6 @@ class TransportProblem:
         if key not in self.rows:
             raise ValueError(f"draft_tokens: got {ids}, which {self.law!r} never draws")
         return self.rows[key]
-
-    def set_names(self) -> list[str]:
-        """Name each row by its tokens, {…} for a set and (…) for a tuple."""
-        left, right = "{}" if self.tuples is None else "()"
-        return [left + ",".join(map(str, key)) + right for key in self.rows]
 
     def by_set(self, mass: FloatArray) -> FloatArray:
         """Sum a mass on the arcs (E,) over the arcs of each set, shape (S,)."""

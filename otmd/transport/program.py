@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -56,8 +55,6 @@ class LinearProgram:
         With 32-bit indices.
     row_lower, row_upper : ndarray of float64, shape (constraints,)
         Infinite where a constraint has one side only.
-    labels : callable
-        Without arguments; returns the names of the rows and those of the columns.
     """
 
     form: str
@@ -67,22 +64,6 @@ class LinearProgram:
     row_lower: FloatArray
     row_upper: FloatArray
     column_upper: FloatArray
-    labels: Callable[[], tuple[list[str], list[str]]] = field(repr=False)
-
-    @property
-    def row_names(self) -> list[str]:
-        """The name of each constraint, made on demand."""
-        return self.labels()[0]
-
-    @property
-    def column_names(self) -> list[str]:
-        """The name of each variable, made on demand."""
-        return self.labels()[1]
-
-    @property
-    def size(self) -> ProgramSize:
-        """The size of the program as it was built."""
-        return ProgramSize(self.objective.size, self.row_lower.size, self.matrix.nnz)
 
     @property
     def costs(self) -> FloatArray:
@@ -96,7 +77,6 @@ def program_of(
     matrix: csc_array,
     *,
     rows: tuple[FloatArray | float, FloatArray | float],
-    labels: Callable[[], tuple[list[str], list[str]]] = lambda: ([], []),
     sense: Literal["maximise", "minimise"] = "maximise",
     column_upper: FloatArray | float = np.inf,
 ) -> LinearProgram:
@@ -104,7 +84,7 @@ def program_of(
     shape: Any = matrix.shape
     lower, upper = (np.full(shape[0], side) for side in rows)
     columns = np.full(objective.size, column_upper)
-    return LinearProgram(form, sense, objective, matrix, lower, upper, columns, labels)
+    return LinearProgram(form, sense, objective, matrix, lower, upper, columns)
 
 
 def sparse_columns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,6 @@ def solve_transport(
     method: str | None = None,
     options: Mapping[str, object] | None = None,
     merge: bool = True,
-    max_bytes: float = forms.DEFAULT_MAX_BYTES,
     throw: bool = True,
 ) -> TransportSolution:
     """Solve the optimal transport problem of one position as a linear program or a maximum flow.
@@ -101,8 +100,6 @@ def solve_transport(
         Options of HiGHS or of cvxpy's solver, by name.
     merge : bool
         Make one row of all tuples with the same set of tokens; the optimum is the same.
-    max_bytes : float
-        The largest program to build: the memory of its arrays, in bytes.
     throw : bool
         Whether to raise SolverError where there is no certified optimum. If not, the solution's status
         says so.
@@ -115,8 +112,7 @@ def solve_transport(
     Raises
     ------
     ValueError
-        For invalid input, leading axes, a solver that does not take the form, or a program that is too
-        large; the message names its size and the forms that fit.
+        For invalid input, leading axes, a solver that does not take the form, or too many tuples to list.
     SolverError
         With ``throw``, if the solver did not end at an optimum or its answer failed the check.
 
@@ -133,60 +129,10 @@ def solve_transport(
         raise wrong("solver", repr(solver), f"one of {', '.join(SOLVERS)}")
     if solver in _GRAPH_SOLVERS and form != "max_flow":
         raise wrong("form", repr(form), f"'max_flow', the one that {solver!r} takes")
-    forms.refuse_too_large(law, form, merge, max_bytes)
     problem = TransportProblem.of(target_probs, law, merge)
-    program = forms.build_program(problem, form, max_bytes)
+    program = forms.build_program(problem, form)
     answer = ask_solver(problem, program, solver, method, options)
     return conclude(problem, program, answer, throw)
-
-
-def solve_path(
-    problems: Iterable[TransportProblem],
-    form: str = "compact",
-    *,
-    method: str = "simplex",
-    options: Mapping[str, object] | None = None,
-    max_bytes: float = forms.DEFAULT_MAX_BYTES,
-    throw: bool = True,
-) -> list[TransportSolution]:
-    """Solve problems one after another by HiGHS, each from the basis of the one before it.
-
-    Problems with the same draft sets, as for one position at many temperatures, differ only in their
-    marginals. The simplex then needs few steps from one to the next. A problem with other draft sets than
-    the one before it is solved from the start.
-
-    Parameters
-    ----------
-    problems : iterable of TransportProblem
-        The problems in their order, made by ``TransportProblem.of``.
-    form : str
-        As for :func:`solve_transport`.
-    method : {"simplex", "ipm"}
-        The interior point method always begins from the start.
-    options, max_bytes, throw
-        As for :func:`solve_transport`, for errors as well.
-
-    Returns
-    -------
-    list of TransportSolution
-        One solution for each problem, in order.
-
-    Examples
-    --------
-    >>> import otmd
-    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
-    >>> targets = [0.5, 0.25, 0.25], [0.6, 0.2, 0.2]
-    >>> problems = [otmd.TransportProblem.of(target, law) for target in targets]
-    >>> [round(solution.rate, 4) for solution in otmd.transport.solve_path(problems)]
-    [0.9375, 0.8375]
-    """
-    forms.validate_form(form)
-    session = solvers.HighsSession(method, options)
-    solutions = []
-    for problem in problems:
-        program = forms.build_program(problem, form, max_bytes)
-        solutions.append(conclude(problem, program, session.solve(program), throw))
-    return solutions
 
 
 def ask_solver(

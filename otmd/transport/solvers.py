@@ -80,23 +80,23 @@ class HighsSession:
         return SolverAnswer(status, detail, values, duals, steps)
 
     def _pass(self, program: LinearProgram) -> None:
-        matrix, size = program.matrix, program.size
+        matrix = program.matrix
         self._highs.passModel(
-            size.variables,
-            size.constraints,
-            size.nonzeros,
+            program.objective.size,
+            program.row_lower.size,
+            matrix.nnz,
             _COLUMNWISE,
             _MINIMISE,
             0.0,
             _SCALE * program.costs,
-            np.zeros(size.variables),
+            np.zeros(program.objective.size),
             _SCALE * program.column_upper,
             _SCALE * program.row_lower,
             _SCALE * program.row_upper,
             np.asarray(matrix.indptr, np.int32),
             np.asarray(matrix.indices, np.int32),
             np.asarray(matrix.data, np.float64),
-            np.zeros(size.variables, np.int32),
+            np.zeros(program.objective.size, np.int32),
         )
 
 
@@ -122,7 +122,7 @@ def solve_cvxpy(
     installed = cvxpy.installed_solvers()
     if name not in installed:
         raise wrong("method", repr(name), f"one of {', '.join(installed)}")
-    variables = cvxpy.Variable(program.size.variables, bounds=[0.0, program.column_upper])
+    variables = cvxpy.Variable(program.objective.size, bounds=[0.0, program.column_upper])
     sides = list(_sides(program, variables))
     cost = cvxpy.Minimize(program.costs @ variables)
     problem = cvxpy.Problem(cost, [side for _, _, side in sides])
@@ -134,7 +134,7 @@ def solve_cvxpy(
     if status != "optimal" or variables.value is None:
         ended = _CVXPY_STATUS.get(status.removesuffix("_inaccurate"), "failed")
         return SolverAnswer(ended, detail)
-    duals = np.zeros(program.size.constraints)
+    duals = np.zeros(program.row_lower.size)
     for rows, sign, side in sides:
         duals[rows] += sign * np.asarray(side.dual_value, np.float64)
     return SolverAnswer("optimal", detail, np.asarray(variables.value, np.float64), duals)

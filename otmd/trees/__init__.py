@@ -5,7 +5,7 @@ from otmd.trees.base import TableModel, TreeLaw
 from otmd.trees.inclusion import InclusionBound
 from otmd.trees.laws import IIDPaths, MostLikelyTree, TokenTree, budget_shape
 from otmd.trees.multipath import GreedyMultiPath
-from otmd.trees.optimum import SequenceOptimum, optimal_block_efficiency, sequence_program_size
+from otmd.trees.optimum import SequenceOptimum, optimal_block_efficiency
 from otmd.trees.steps import (
     TokensPerStep,
     output_distribution,
@@ -36,7 +36,6 @@ __all__ = [
     "budget_shape",
     "optimal_block_efficiency",
     "output_distribution",
-    "sequence_program_size",
     "target_distribution",
     "tokens_per_step",
 ]

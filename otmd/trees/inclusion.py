@@ -153,7 +153,7 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
     holds the token and each number of later ones, with the probability of all such drafts; −1 stands for any
     other token.
     """
-    deterministic, random = law.position_structure()
+    deterministic, random = law.position_structure.deterministic, law.position_structure.random
     leading = leading_tokens(law)
     count, n = leading.size, law.num_drafts
     drafts = np.full(n, -1)
@@ -168,7 +168,7 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
             yield np.where(_indices(n, count + i, more), token, drafts), prob
     elif isinstance(random, Race):
         laws = [WithoutReplacement(random.probs, k + 1) for k in range(n - count)]
-        included = [float(part.position_inclusion_probs()[token]) for part in laws]
+        included = [float(part.position_structure.inclusion_probs()[token]) for part in laws]
         for i, prob in enumerate(np.diff(included, prepend=0.0).tolist()):
             if prob > 0.0:
                 yield np.where(_indices(n, count + i, 0), token, drafts), prob

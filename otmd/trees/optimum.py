@@ -22,7 +22,8 @@ from otmd.transport.solvers import HighsSession
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.random_choices import every_outcome
 
-DEFAULT_MAX_BYTES = 2.0**30
+# Of the program's matrix.
+_MOST_ENTRIES = 2**26
 
 Tree = frozenset[Prefix]
 
@@ -35,58 +36,26 @@ class SequenceOptimum:
     ----------
     value : float
         Tokens per call of the target model. The token after the accepted path counts.
-    size : ProgramSize
-        The size of the linear program.
     certificate : OptimalityCertificate
         How far its solution is from an optimum, recomputed from the program.
     """
 
     value: float
-    size: lp.ProgramSize
     certificate: OptimalityCertificate
 
 
-def sequence_program_size(target_model: Model, law: TreeLaw) -> lp.ProgramSize:
-    """The size of the program of :func:`optimal_block_efficiency`.
-
-    Parameters
-    ----------
-    target_model, law
-        As for :func:`optimal_block_efficiency`; too many trees are a ValueError.
-
-    Returns
-    -------
-    ProgramSize
-        Variables, constraints and nonzero entries.
-
-    Examples
-    --------
-    >>> from otmd import trees
-    >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
-    >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
-    >>> trees.sequence_program_size(target, trees.TokenTree(draft, (2, 1)))
-    ProgramSize(variables=405, constraints=54, nonzeros=1782)
-    """
-    context = Context(target_model, law)
-    return _size(context, _trees(context))
-
-
-def optimal_block_efficiency(
-    target_model: Model, law: TreeLaw, max_bytes: float = DEFAULT_MAX_BYTES
-) -> SequenceOptimum:
+def optimal_block_efficiency(target_model: Model, law: TreeLaw) -> SequenceOptimum:
     """Block efficiency that no lossless rule exceeds, and that some rule attains.
 
     Parameters
     ----------
     target_model, law
         As for :func:`tokens_per_step`.
-    max_bytes : float
-        The largest program to build: the memory of its arrays, in bytes.
 
     Returns
     -------
     SequenceOptimum
-        The optimum, with the size of the program and a certificate.
+        The optimum, with a certificate.
 
     Raises
     ------
@@ -105,15 +74,6 @@ def optimal_block_efficiency(
     """
     context = Context(target_model, law)
     trees = _trees(context)
-    size = _size(context, trees)
-    if not size.fits(max_bytes):
-        described = (
-            f"{size.variables} variables, {size.constraints} constraints and {size.nonzeros} entries "
-            f"({size.bytes:.3g} bytes)"
-        )
-        raise wrong(
-            "law", f"{law!r}, whose program has {described}", f"at most {max_bytes:.3g} bytes"
-        )
     program = _program(context, trees)
     # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
     answer = HighsSession("ipm").solve(program)
@@ -126,7 +86,7 @@ def optimal_block_efficiency(
         raise lp.SolverError(
             f"the sequence-level program's solution fails the check: {certificate}"
         )
-    return SequenceOptimum(float(program.objective @ answer.values), program.size, certificate)
+    return SequenceOptimum(float(program.objective @ answer.values), certificate)
 
 
 def _trees(context: Context) -> dict[Tree, float]:
@@ -138,20 +98,12 @@ def _trees(context: Context) -> dict[Tree, float]:
     return dict(probs)
 
 
-def _size(context: Context, trees: dict[Tree, float]) -> lp.ProgramSize:
-    """The size of :func:`_program`, without building it."""
-    emitted = [tokens for tree in trees for tokens in _emittable(context, tree)]
-    rows = len(_continuations(context, ()))
-    begun = sum(len(_continuations(context, tokens)) for tokens in emitted)
-    return lp.ProgramSize(len(emitted), len(trees) + rows, len(emitted) + begun)
-
-
 def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
     """The linear program: a variable for each tree and each path of it with one more token.
 
     A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
     """
-    ordered = sorted(trees, key=sorted)
+    law, ordered = context.law, sorted(trees, key=sorted)
     columns = [
         (row, emitted) for row, tree in enumerate(ordered) for emitted in _emittable(context, tree)
     ]
@@ -165,6 +117,12 @@ def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
         rows += [row, *(number[(*emitted, *rest)] for rest in rests)]
         entries += [1.0, *(_prob(context, emitted, rest) for rest in rests)]
         starts.append(len(rows))
+        if len(rows) > _MOST_ENTRIES:
+            raise wrong(
+                "law",
+                f"{law!r}, whose program is too large",
+                "smaller trees or a smaller vocabulary",
+            )
     drawn = [trees[tree] for tree in ordered]
     limits = [_prob(context, (), sequence) for sequence in sequences]
     sides = np.array(drawn + [-np.inf] * len(limits)), np.array(drawn + limits)

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Independent, Joint, Slots
+from otmd.laws import DraftLaw, Slots
 from otmd.laws.base import RngLike
-from otmd.laws.proposal import ProposalLaw
+from otmd.laws.standard import WithStructure
 from otmd.probabilities import FloatArray, IntArray, wrong_type
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
@@ -315,19 +314,13 @@ def _prepared(rule: LayerVerification, target: FloatArray, law: DraftLaw) -> Pre
         raise UnsupportedLaw(
             f"{rule!r}: got drafts of {law!r}, expected drafts that {verifier!r} serves"
         )
-    if isinstance(law, ProposalLaw | Independent):
-        wider = copy(law)
-        no_mass = np.zeros_like(law.draft_probs[..., :1])
-        wider.draft_probs = np.concatenate([law.draft_probs, no_mass], axis=-1)
-        wider.vocab_size += 1
-    else:
-        wider = Joint(*law.enumerate(), law.vocab_size + 1)
+    wider = WithStructure(law.position_structure.widened(target.size))
     return verifier.prepare(target, wider)
 
 
 def _require_independent(rule: TreeVerifier, law: DraftLaw) -> None:
     """UnsupportedLaw unless the drafts of a node are deterministic or independent."""
-    random = law.position_structure().random
+    random = law.position_structure.random
     if random is not None and not isinstance(random, Slots):
         raise UnsupportedLaw(
             f"{type(rule).__name__}: got drafts of {law!r}, expected independent drafts at each node, such "
@@ -368,7 +361,8 @@ class _Pairs:
 
 def node_slots(law: DraftLaw) -> Slots:
     """The slots of independent drafts: each deterministic one first, ascending, as a slot of its own."""
-    deterministic, random = law.position_structure()
+    structure = law.position_structure
+    deterministic, random = structure.deterministic, structure.random
     assert random is None or isinstance(random, Slots)
     if random is not None and not deterministic.size:
         return random
@@ -383,7 +377,8 @@ def node_slots(law: DraftLaw) -> Slots:
 
 def _slots_of_node(node: Node) -> tuple[Slots, IntArray]:
     """The slots of a node over the tokens that have mass, and the slot of each draft, shape (n,)."""
-    deterministic, random = node.law.position_structure()
+    structure = node.law.position_structure
+    deterministic, random = structure.deterministic, structure.random
     slot = np.searchsorted(np.sort(deterministic), node.tokens)
     if isinstance(random, Slots):
         others = ~np.isin(node.tokens, deterministic)

@@ -68,7 +68,6 @@ def acceptance_bounds(
     target_probs: ArrayLike,
     law: DraftLaw,
     tol: float = 1e-6,
-    every_n: bool = False,
 ) -> tuple[FloatArray | float, FloatArray | float]:
     """Guaranteed bounds of a verifier's acceptance rate; they are equal where the rate has a closed form.
 
@@ -83,32 +82,27 @@ def acceptance_bounds(
     tol : float
         The largest distance between the bounds. They are farther apart, and still hold, where this would take
         too much work.
-    every_n : bool
-        Answer for the law of the same family with 1, 2, … ``law.num_drafts`` drafts.
 
     Returns
     -------
-    low, high : float or ndarray of float64, shape (…) or (…, n)
+    low, high : float or ndarray of float64, shape (…)
         The bounds, fractions.
 
     Raises
     ------
     ValueError
-        For invalid input, or ``every_n`` with a law that is not defined for fewer drafts; UnsupportedLaw for
-        a law that the verifier does not serve.
+        For invalid input; UnsupportedLaw for a law that the verifier does not serve.
 
     Examples
     --------
     >>> import otmd
     >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
-    >>> low, high = otmd.acceptance_bounds(otmd.KSequential(), [0.5, 0.25, 0.25], law, every_n=True)
-    >>> low.round(6)
-    array([0.75    , 0.847597])
-    >>> bool((low == high).all())
-    True
+    >>> low, high = otmd.acceptance_bounds(otmd.KSequential(), [0.5, 0.25, 0.25], law)
+    >>> round(low, 6), low == high
+    (0.847597, True)
     """
     validate_verifier(verifier)
-    return verifier.acceptance_bounds(target_probs, law, tol, every_n)
+    return verifier.acceptance_bounds(target_probs, law, tol)
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,11 +10,9 @@ from numpy.typing import ArrayLike
 
 from otmd.curve import RatioCurve
 from otmd.kernel import input_size
-from otmd.laws import DraftLaw, Slots, Structure
+from otmd.laws import DraftLaw, Structure
 from otmd.laws.base import RngLike, validate_law, validate_target
 from otmd.optimum.acceptance import (
-    from_one_distribution,
-    numbers_of_drafts,
     optimal_acceptance,
     pairs_by_position,
     positions,
@@ -76,7 +73,7 @@ class Verifier(ABC):
         if structure is None:
             if 0 in law.batch_shape:
                 return True
-            structure = law[(0,) * len(law.batch_shape)].position_structure()
+            structure = law[(0,) * len(law.batch_shape)].position_structure
         return self.serves(structure)
 
     def reported_name(self, structure: Structure) -> str:
@@ -93,44 +90,20 @@ class Verifier(ABC):
         By default the rate is that of :meth:`curve_rates`. Where that is not known, all drafts are
         enumerated: the rate is exact, and the vocabulary must be small.
         """
-        single = law.position_structure().single
+        single = law.position_structure.single
         if single is not None:
-            rates = self.curve_rates(RatioCurve.unchecked(target, single.probs), [law.num_drafts])
-            if rates is not None:
-                return float(rates[0]), float(rates[0])
+            rate = self.curve_rates(RatioCurve.unchecked(target, single.probs), law.num_drafts)
+            if rate is not None:
+                return float(rate), float(rate)
         prepared = self.prepare_position(target, law)
         tuples, probs = law.enumerate()
         accepted = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
         rate = float(probs @ accepted)
         return rate, rate
 
-    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray | None:
-        """Rates (…, N) for N numbers of drafts from the curve's q with replacement; None if not known."""
+    def curve_rates(self, curve: RatioCurve, num_drafts: int) -> FloatArray | None:
+        """Rates (…) for drafts with replacement from the curve's q; None if not known."""
         return None
-
-    def bounds_by_count(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> Sequence[tuple[float, float]]:
-        """Bounds at one position for each number of drafts, ascending to that of the law.
-
-        By default they are those of :meth:`position_bounds`, one after another.
-        """
-        return [self.position_bounds(target, law.with_num_drafts(n), tol) for n in counts]
-
-    def family_bounds(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper bounds (…, N) for N numbers of drafts, ascending; see :meth:`acceptance_bounds`.
-
-        The input is valid: p (…, V), and a law that the verifier supports with each of the numbers.
-        """
-        drawn = from_one_distribution([law.with_num_drafts(n) for n in counts])
-        if isinstance(drawn, Slots):
-            rates = self.curve_rates(RatioCurve.unchecked(target, drawn.probs), counts)
-            if rates is not None:
-                return rates, rates
-        bounds = partial(self.bounds_by_count, counts=counts, tol=tol)
-        return pairs_by_position(target, law.with_num_drafts(counts[-1]), len(counts), bounds)
 
     def prepare(self, target_probs: ArrayLike, law: DraftLaw) -> PreparedVerifier:
         """Prepare the verifier for one position, to decide on many draws of drafts.
@@ -172,20 +145,21 @@ class Verifier(ABC):
         return 0.5 * (low + high)
 
     def acceptance_bounds(
-        self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6, every_n: bool = False
+        self, target_probs: ArrayLike, law: DraftLaw, tol: float = 1e-6
     ) -> tuple[FloatArray | float, FloatArray | float]:
         """Bounds of the rate; see :func:`otmd.acceptance_bounds` for parameters, result and errors."""
         self._require(law)
         tol = validate_tol(tol)
-        counts = numbers_of_drafts(law) if every_n else [law.num_drafts]
-        for smaller in map(law.with_num_drafts, counts[:-1]):
-            self._require(smaller)
         p = validate_target(target_probs, law)
-        low, high = self.family_bounds(p, law, counts, tol)
+        shared = law.shared_structure()
+        low = high = None
+        if shared is not None and shared.single is not None:
+            curve = RatioCurve.unchecked(p, shared.single.probs)
+            low = high = self.curve_rates(curve, law.num_drafts)
+        if low is None or high is None:
+            low, high = pairs_by_position(p, law, partial(self.position_bounds, tol=tol))
         # Rounding may have moved sums outside [0, 1].
         low, high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        if not every_n:
-            low, high = low[..., 0], high[..., 0]
         return (low, high) if low.shape else (float(low), float(high))
 
     def verify(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from otmd.curve import RatioCurve
@@ -37,14 +35,14 @@ class KSequential(Verifier):
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _PreparedKSequential(target, law)
 
-    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
-        return curve.k_sequential_rates(counts)
+    def curve_rates(self, curve: RatioCurve, num_drafts: int) -> FloatArray:
+        return curve.k_sequential_rates([num_drafts])[..., 0]
 
 
 class _PreparedKSequential(PreparedVerifier):
     def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
-        single = law.position_structure().single
+        single = law.position_structure.single
         assert single is not None
         self.draft = single.probs
         curve = RatioCurve.unchecked(target, self.draft)

@@ -27,7 +27,6 @@ with one slot it is maximal coupling, with one random slot and deterministic one
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -36,10 +35,8 @@ from numpy.typing import NDArray
 from otmd.curve._kernels import AT_A_TIME, fill_ratios
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.laws import Slots
-from otmd.probabilities import FloatArray, IntArray, wrong
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.prepared import Choice, accept_prob
-
-Order = Callable[[FloatArray, Slots], IntArray]
 
 # Half octaves of p/Σ q below 1, the last one open, and one class above.
 _NUM_CLASSES = 24
@@ -50,13 +47,11 @@ _MOST_IMPROVEMENTS = 5
 _NEAR_ENOUGH = 1e-6
 
 
-def sweep_pairs(target: FloatArray, slots: Slots, order: Order | None = None) -> "Sweep":
-    """Take the pairs of one position with p (V,), by an order of the user's or in the best order found.
+def sweep_pairs(target: FloatArray, slots: Slots) -> "Sweep":
+    """Take the pairs of one position with p (V,) in the best order found.
 
     The sum of p may be below 1: the rest is never drafted.
     """
-    if order is not None:
-        return _OrderedSweep(target, slots, order(target, slots))
     cells = _Cells(target, slots)
     best = None
     for levels in _STARTS:
@@ -234,66 +229,6 @@ class _CellSweep(Sweep):
         return left
 
 
-class _OrderedSweep(Sweep):
-    """A sweep in an order of pairs (M, 2) or of tokens (V,), each in its slots from the last to the first."""
-
-    def __init__(self, target: FloatArray, slots: Slots, order: IntArray) -> None:
-        self._target, self.slots = target, slots
-        slot, token = _listed_pairs(_whole_numbers(order), slots)
-        probs = slots.prob(slots.row_of_slot[slot], token)
-        self.left = target.copy()
-        self._rank = np.full((slots.num_drafts, target.size), slot.size)
-        self._rank[slot, token] = np.arange(slot.size)
-        self._unaccepted, self._taken = np.zeros((2, slot.size + 1))
-        self._accept = np.ones(slot.size + 1)
-        self.missed = _sweep_in_order(
-            slot,
-            token,
-            probs,
-            self.left,
-            np.ones(slots.num_drafts),
-            self._accept,
-            self._taken,
-            self._unaccepted,
-        )
-
-    def pairs(self, slots: IntArray, tokens: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        rank = self._rank[slots, tokens]
-        return rank, self._accept[rank], self._taken[rank]
-
-
-def _whole_numbers(order: object) -> IntArray:
-    """The order of a user as int64; ValueError or TypeError for anything else."""
-    try:
-        array = np.asarray(order)
-    except ValueError as reason:
-        raise wrong("order", "rows of different lengths", "tokens, or (M, 2) pairs") from reason
-    if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"order: got dtype {array.dtype}, expected integers")
-    return array.astype(np.int64)
-
-
-def _listed_pairs(order: IntArray, slots: Slots) -> tuple[IntArray, IntArray]:
-    """The slots (M,) and tokens (M,) of an order; ValueError unless it has every pair with mass once."""
-    num_slots, size = slots.num_drafts, slots.vocab_size
-    if order.ndim == 1:
-        slot = np.tile(np.arange(num_slots)[::-1], order.size)
-        token = np.repeat(order, num_slots)
-    elif order.ndim == 2 and order.shape[1] == 2:
-        slot, token = order.T
-    else:
-        raise wrong("order", f"shape {order.shape}", f"({size},) tokens or (M, 2) pairs")
-    inside = (slot >= 0) & (slot < num_slots) & (token >= 0) & (token < size)
-    if not inside.all() or np.unique(slot * size + token).size < slot.size:
-        raise wrong("order", "a token or a slot twice or outside its range", "each at most once")
-    drafted = slots.prob(slots.row_of_slot[slot], token) > 0.0
-    positive = np.append(0, (slots.probs > 0.0).cumsum())[slots.starts]
-    needed = int(slots.copies @ np.diff(positive))
-    if np.count_nonzero(drafted) < needed:
-        raise wrong("order", f"{np.count_nonzero(drafted)} pairs with mass", f"all {needed}")
-    return slot[drafted], token[drafted]
-
-
 @kernel(error_model="numpy")
 def _group_entries(
     target, tokens, probs, row_starts, copies, grouped_tokens, grouped_probs, grouped_target, edges
@@ -446,20 +381,3 @@ def _thinned_masses(target, probs, edges, offset, disjoint, left, masses):
         # Where a token is in the cells of all rows, its p counts once.
         thinned += target_mass if disjoint or row == 0 else 0.0
     return thinned
-
-
-@kernel(error_model="numpy")
-def _sweep_in_order(slot, token, probs, left, s, accept, mass_taken, unaccepted):
-    """Take the pairs (M,) one by one; fill c, A c q and s_j before each; return Π_j s_j at the end."""
-    for i in range(slot.size):
-        j, y = slot[i], token[i]
-        others = 1.0
-        for k in range(s.size):
-            others *= s[k] if k != j else 1.0
-        drawn = others * probs[i]
-        unaccepted[i] = s[j]
-        mass_taken[i] = min(left[y], drawn)
-        accept[i] = 1.0 if left[y] >= drawn else left[y] / drawn
-        left[y] -= mass_taken[i]
-        s[j] = max(s[j] - accept[i] * probs[i], 0.0)
-    return s.prod()

@@ -94,7 +94,7 @@ class PoissonCoupling(Verifier):
 
 def _drawn_from(law: DraftLaw) -> FloatArray:
     """The q (V,) that all drafts of a law at a single position are drawn from."""
-    drawn = law.position_structure().single
+    drawn = law.position_structure.single
     assert drawn is not None
     return drawn.probs
 

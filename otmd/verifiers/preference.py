@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from otmd.curve._kernels import hockey_stick
 from otmd.laws import DraftLaw, Slots, Structure
-from otmd.probabilities import FloatArray, IntArray, wrong_type
+from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.pair_sweep import Order, Sweep, sweep_pairs
+from otmd.verifiers.pair_sweep import Sweep, sweep_pairs
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
@@ -33,14 +33,6 @@ class Preference(Verifier):
     SpecHub's pairs it accepts as often as SpecHub. Slot by slot it is recursive rejection. If p = q, it
     accepts always: with replacement, on greedy drafts, and from strata of sharpness 1.
 
-    Parameters
-    ----------
-    order : callable, optional
-        A function of p (V,) and the :class:`~otmd.laws.Slots` of one position. It returns the most preferred
-        first: a permutation of the tokens, each of which is taken in all slots from the last to the first,
-        or pairs (M, 2) of a slot and a token. The rule is lossless for every order. Deterministic tokens have
-        p = 0 here. What is no function is a TypeError.
-
     Examples
     --------
     >>> import otmd
@@ -48,11 +40,6 @@ class Preference(Verifier):
     >>> round(otmd.acceptance_rate(otmd.Preference(), [0.25, 0.25, 0.25, 0.25], law), 6)
     0.972222
     """
-
-    def __init__(self, order: Order | None = None) -> None:
-        if order is not None and not callable(order):
-            raise wrong_type("order", order, "a function of p and the slots")
-        self.order = order
 
     def serves(self, structure: Structure) -> bool:
         return structure.random is None or isinstance(structure.random, Slots)
@@ -66,16 +53,16 @@ class Preference(Verifier):
         return "GreedyCoupling" if structure.deterministic.size else "MaximalCoupling"
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        structure = law.position_structure()
+        structure = law.position_structure
         sweep = None
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
-            sweep = sweep_pairs(structure.random_target(target), structure.random, self.order)
+            sweep = sweep_pairs(structure.random_target(target), structure.random)
         return _PreferenceRule(target, law, structure.deterministic, sweep)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        structure = law.position_structure()
-        rate = _single_rate(target, structure) if self.order is None else None
+        structure = law.position_structure
+        rate = _single_rate(target, structure)
         if rate is None:
             rate = self.prepare_position(target, law).rate
         return rate, rate

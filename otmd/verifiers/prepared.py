@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
-from otmd.laws.base import RngLike, draw_tokens, validate_rng
+from otmd.laws.base import RngLike, validate_rng
+from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray, IntArray, wrong
 
 # Rounding may move a probability so far outside [0, 1], and the sum of a distribution so far from 1.
@@ -188,8 +189,8 @@ class ChoosingVerifier(PreparedVerifier):
 def leading_tokens(law: DraftLaw) -> IntArray:
     """The deterministic tokens that always come first, in their order."""
     tokens = np.empty(0, np.int64)
-    for _ in law.position_structure().deterministic:
-        probs = law.position_next_draft_probs(tokens)
+    for _ in law.position_structure.deterministic:
+        probs = law.position_structure.next_draft_probs(tokens)
         token = int(probs.argmax())
         if probs[token] < 1.0:
             break

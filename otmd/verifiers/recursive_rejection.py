@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Race, Slots, Structure
-from otmd.laws.base import draw_tokens
 from otmd.laws.race.quadrature import RATE_UNIT
+from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
@@ -46,28 +44,21 @@ class RecursiveRejection(Verifier):
         return structure.slots is not None or structure.race is not None
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        structure = law.position_structure()
+        structure = law.position_structure
         if structure.race is not None:
             return _PreparedRace(target, law, structure.race)
         slots = structure.slots
         assert slots is not None
         return (_PreparedSingle if slots.is_single else _PreparedSlots)(target, law, slots)
 
-    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
-        return curve.recursive_rejection_rates(counts)
-
-    def bounds_by_count(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> Sequence[tuple[float, float]]:
-        race = law.position_structure().race
-        if race is None:
-            return super().bounds_by_count(target, law, counts, tol)
-        position = RejectionPosition(target, race)
-        rejected = [rejection_bounds(position, n, tol) for n in counts]
-        return [(1.0 - high, 1.0 - low) for low, high in rejected]
+    def curve_rates(self, curve: RatioCurve, num_drafts: int) -> FloatArray:
+        return curve.recursive_rejection_rates([num_drafts])[..., 0]
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
-        slots = law.position_structure().slots
+        race, slots = law.position_structure.race, law.position_structure.slots
+        if race is not None:
+            low, high = rejection_bounds(RejectionPosition(target, race), law.num_drafts, tol)
+            return 1.0 - high, 1.0 - low
         if slots is None or slots.is_single:
             return super().position_bounds(target, law, tol)
         rate = _PreparedSlots(target, law, slots).rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Hub, Structure
+from otmd.laws import DraftLaw, HubPairs, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.preference import Preference
@@ -26,14 +26,9 @@ class SpecHub(Verifier):
     """
 
     def serves(self, structure: Structure) -> bool:
-        # It looks at the order of a pair, which a structure does not say.
-        return False
-
-    def supports(self, law: DraftLaw) -> bool:
-        return type(law) is Hub
+        return isinstance(structure, HubPairs)
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-        assert isinstance(law, Hub)
         return _PreparedSpecHub(target, law)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
@@ -42,14 +37,15 @@ class SpecHub(Verifier):
 
 
 class _PreparedSpecHub(PreparedVerifier):
-    def __init__(self, target: FloatArray, law: Hub) -> None:
+    def __init__(self, target: FloatArray, law: DraftLaw) -> None:
         super().__init__(target, law)
-        self.hub = hub = law.hub_token
-        drafted = law.inclusion_probs()
+        pairs = law.position_structure
+        assert isinstance(pairs, HubPairs)
+        self.hub = hub = int(pairs.deterministic[0])
+        drafted = pairs.inclusion_probs()
         drafted[hub] = 0.0
-        self.other_first = law.draft_probs.copy()
-        self.other_first[hub] = 0.0
-        self.hub_first = law.draft_probs[hub] * drafted
+        self.other_first = pairs.other_prob * drafted
+        self.hub_first = pairs.hub_prob * drafted
         self.served_first = np.minimum(target, self.other_first)
         self.served_second = np.minimum(target - self.served_first, self.hub_first)
         self.served_second[hub] = 0.0

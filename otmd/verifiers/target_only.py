@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from otmd.curve import RatioCurve
@@ -33,13 +31,12 @@ class TargetOnly(Verifier):
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
         return _PreparedTargetOnly(target, law)
 
-    def curve_rates(self, curve: RatioCurve, counts: Sequence[int]) -> FloatArray:
-        return curve.target_only_rates(counts)
+    def curve_rates(self, curve: RatioCurve, num_drafts: int) -> FloatArray:
+        return curve.target_only_rates([num_drafts])[..., 0]
 
-    def bounds_by_count(
-        self, target: FloatArray, law: DraftLaw, counts: Sequence[int], tol: float
-    ) -> Sequence[tuple[float, float]]:
-        return [(rate, rate) for rate in law.hit_rates(target, counts)]
+    def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
+        rate = min(float(target @ law.position_structure.inclusion_probs()), 1.0)
+        return rate, rate
 
 
 class _PreparedTargetOnly(PreparedVerifier):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from otmd.audit.bets import CellBets, EventBets, mean_wealth
+from otmd.audit.bets import CellBets, EventBets
 
 
 def expected_wealth(probs: np.ndarray, length: int, caution: float) -> float:
@@ -74,8 +74,3 @@ def test_a_chance_above_the_largest_makes_wealth():
     bets.update(happened, np.full(5_000, 0.7))
     assert bets.log_wealth > 20
     assert bets.update(happened[:0], 0.7).size == 0
-
-
-def test_the_mean_of_wealths():
-    paths = [np.log([1.0, 2.0]), np.log([3.0, 6.0])]
-    np.testing.assert_allclose(np.exp(mean_wealth(paths)), [2.0, 4.0])

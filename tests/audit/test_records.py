@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,8 @@ def write(path: Path, rows: list[dict]) -> Path:
     if path.suffix == ".parquet":
         pq.write_table(pa.table(columns), path)
     elif path.suffix == ".safetensors":
-        longest = max(len(tokens) for tokens in columns["draft_tokens"])
-        columns["draft_tokens"] = [
-            [*tokens, *[-1] * (longest - len(tokens))] for tokens in columns["draft_tokens"]
-        ]
+        padded = zip_longest(*columns["draft_tokens"], fillvalue=-1)
+        columns["draft_tokens"] = np.transpose([*padded])
         path.write_bytes(_in_safetensors({k: np.array(v) for k, v in columns.items()}, {}))
     else:
         lines = [json.dumps({k: np.array(v).tolist() for k, v in row.items()}) for row in rows]
@@ -72,9 +71,8 @@ def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
     probs = np.array([[0.3, 0.3, 0.4]] * 4, np.float32)
     upper = (probs.view(np.uint32) >> 16).astype("<u2")
     arrays = {"target_probs": upper, "output_token": np.arange(4) % 3}
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(_in_safetensors(arrays, {}))
-    assert not recorded_run(path).cases
+    (tmp_path / "a.safetensors").write_bytes(_in_safetensors(arrays, {}))
+    assert not recorded_run(tmp_path / "a.safetensors").cases
 
 
 def test_the_order_of_the_cuts_is_a_field(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from otmd.audit.boundary_cases import KINDS
 from otmd.audit.run_audit import recorded_run
+from otmd.probabilities import Processing
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}
 
@@ -135,11 +136,8 @@ def test_processing_is_applied_to_each_side():
     by_row = audited([row | {"target_top_k": 2, "draft_top_k": 1, "draft_top_p": None}])
     kinds = [own.kind for own in by_row.cases]
     assert kinds == ["draft_impossible", "impossible_accepted"]
-    from otmd.probabilities import Processing
-
-    whole = audited(
-        [row], target_processing=Processing(top_k=2), draft_processing=Processing(top_k=1)
-    )
+    cuts = {"target_processing": Processing(top_k=2), "draft_processing": Processing(top_k=1)}
+    whole = audited([row], **cuts)
     assert [own.kind for own in whole.cases] == kinds
     assert not audited([row | {"target_top_k": -1, "draft_top_k": 0}]).cases
 

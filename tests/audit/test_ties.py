@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from faulty_verifiers import RejectionSteps
 
-from otmd.audit.records import as_kept, mass_of_choice, read_records
+from otmd.audit.records import read_records
 from otmd.audit.run_audit import recorded_run
 from otmd.laws import WithReplacement
 from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
@@ -31,7 +31,7 @@ def test_tied_tokens_are_possible(row, possible):
 def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
     draft = {name.replace("target", "draft"): value for name, value in GREEDY.items()}
     row = GREEDY | draft | {"draft_tokens": [1], "output_token": 1}
-    for law in ("with-replacement", "fixed", "certain-top"):
+    for law in ("with-replacement", "fixed", "top-k"):
         report = recorded_run([row] * 200, law)
         assert not report.faulty, law
         assert report.acceptance.rate == report.acceptance.ceiling == 1.0
@@ -55,17 +55,6 @@ def test_ties_at_the_edge_are_those_that_a_cut_splits():
     ):
         probs = probs_from_logits(logits, **options)
         assert ties_at_edge(logits, probs).tolist() == tied
-
-
-def test_a_token_stands_for_any_that_is_kept():
-    ties = np.array([1, 2, 4])
-    probs = np.array([0.5, 0.0, 0.25, 0.0, 0.25])
-    assert mass_of_choice(probs, ties) == 0.25
-    found = [as_kept(np.array([1, 0, 1]), probs, ties, row).tolist() for row in range(400)]
-    assert {tuple(own) for own in found} == {(2, 0, 2), (4, 0, 4)}
-    assert abs(sum(own[0] == 2 for own in found) - 200) < 50
-    assert as_kept(np.array([1, 2, 4]), probs, ties, 0).tolist() == [1, 2, 4]
-    assert as_kept(np.array([0, 3]), probs, ties, 0).tolist() == [0, 3]
 
 
 def lowest_ids(processing: Processing, logits: np.ndarray) -> np.ndarray:

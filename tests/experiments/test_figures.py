@@ -1,7 +1,3 @@
-"""Figures and tables of the claims: of the numbers that are stored in the repository."""
-
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -27,18 +23,11 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 QUICK = ("choice", "theory_cut")
+SLOW = [name for name in [*FIGURES, "gaps", *THEORY] if name not in QUICK]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *QUICK,
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in [*FIGURES, "gaps", *THEORY]
-            if name not in QUICK
-        ),
-    ],
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
     figure, options = tmp_path / "figure.png", []
@@ -74,20 +63,6 @@ def test_figures_are_stale_until_drawn_after_their_sources(tmp_path, monkeypatch
     assert stale() == []
     os.utime(tmp_path / "docs" / "images" / "laws.svg", (0, 0))
     assert stale() == ["laws"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--stale", "laws"], "--stale: got ['laws'] too"),
-        (["none"], "NAME: got ['none']"),
-        (["laws", "choice", "--output", "x.svg"], "got 2 names"),
-    ],
-)
-def test_bad_arguments_are_named(arguments, message, capsys) -> None:
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert message in capsys.readouterr().err
 
 
 def drawn_lines(name: str) -> list[np.ndarray]:
@@ -137,10 +112,8 @@ def plain_means(law: str, verifier: str | None, n: int) -> np.ndarray:
     [
         ("domain_rates", "WithReplacement", None, 3),
         ("domain_rates", "WithReplacement", "KSequential", 3),
-        ("domain_rates", "WithoutReplacement", "RecursiveRejection", 3),
         ("domain_rates", "Greedy", "GreedyCoupling", 3),
         ("spechub", "Hub", "SpecHub", 2),
-        ("spechub", "WithoutReplacement", None, 2),
     ],
 )
 def test_rates_by_temperature_are_means_of_the_stored_ones(figure, law, verifier, n) -> None:
@@ -173,12 +146,9 @@ def test_the_page_of_claims_agrees_with_the_results() -> None:
     assert claims.filled(altered) == page
 
 
-def test_a_verdict_is_the_share_of_the_cases() -> None:
+def test_verdicts_are_shares_of_the_cases_and_begin_their_cells() -> None:
     words = [claims.verdict(so) for so in (True, 1.0, 0.5, 0.0, False, None)]
     assert words == ["holds", "holds", "in part", "fails", "fails", "open"]
-
-
-def test_every_verdict_on_the_page_begins_with_its_word() -> None:
     rows = re.findall(r"^\| .+? \| (.+?) \| .+? \|$", claims.claims(), re.MULTILINE)
     verdicts = [row for row in rows if row not in {"verdict", "---"}]
     assert len(verdicts) == len(tomllib.loads(claims.LIST.read_text("utf-8"))["claims"])
@@ -190,16 +160,6 @@ def test_leads_are_judged_by_their_intervals() -> None:
     assert queries.share_above(cells) == 1 / 3
     assert queries.share_above(cells, threshold=-5.0) == 1.0
     assert queries.share_above(cells[1:2]) is None
-
-
-def test_a_page_without_a_place_for_a_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="no single place for the table 'claims'"):
-        claims.filled("nothing\n")
-
-
-def test_results_of_another_experiment_are_refused() -> None:
-    with pytest.raises(ValueError, match="lacks"):
-        common.read_positions(RESULTS / "spechub_toy.parquet")
 
 
 def test_labels_are_kept_apart() -> None:

@@ -1,7 +1,3 @@
-"""The best layerwise rule where it is known, and the table."""
-
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

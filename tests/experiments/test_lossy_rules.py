@@ -1,20 +1,16 @@
-"""Lossy rules have the output and the rate that they are said to have, and none is above the frontier."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_pair
 
 import otmd
 from experiments.claims import lossy_rules as rules
 from experiments.claims import lossy_texts
 from experiments.texts import Pair
 from otmd.engines.catalogue import distances
-from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models import Prompt
 from otmd.models.prompts import prompt_tokens
 
 
@@ -74,8 +70,8 @@ def test_cactus_is_that_of_its_code(budget: float):
 def test_the_front_of_certain_drafts_and_the_rule_on_it():
     """Scaled by one factor on the drafts, and one elsewhere: p′ of the front, and of a coin of a < 1."""
     for p, q in pairs(20):
-        law = otmd.engines.lossy.CertainTop(q, 4)
-        drafted = law.position_structure().deterministic
+        law = otmd.engines.lossy.TopK(q, 4)
+        drafted = law.position_structure.deterministic
         mass = p[drafted].sum()
         rate = 0.5 * (1.0 + mass)
         best = np.where(np.isin(np.arange(p.size), drafted), rate / mass, (1 - rate) / (1 - mass))
@@ -147,12 +143,11 @@ def test_numbers_of_texts_add_up():
 
 @pytest.fixture
 def tiny_pair(monkeypatch):
-    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
-    pair = Pair(target, load_draft("skip:1,3", target))
+    pair = Pair(*make_pair())
     prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(2)]
     monkeypatch.setattr(lossy_texts, "load_pair", lambda *_: pair)
     monkeypatch.setattr(lossy_texts, "chosen_prompts", lambda: prompts)
-    return SimpleNamespace(target=target, draft=pair.draft, prompts=prompts)
+    return SimpleNamespace(target=pair.target, draft=pair.draft, prompts=prompts)
 
 
 @pytest.mark.slow

@@ -1,8 +1,3 @@
-"""The benchmark of the optimal plan on a small vocabulary, and what it is compared with."""
-
-from __future__ import annotations
-
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +6,7 @@ import pytest
 
 import otmd
 from experiments.performance import optimal_plan
-from experiments.performance.global_resolution import _multisets, exact_rates, resolve
+from experiments.performance.global_resolution import resolve
 
 
 @pytest.mark.slow
@@ -47,35 +42,11 @@ def test_global_resolution_attains_the_optimum_of_what_it_keeps(n: int) -> None:
         assert end.distance < 1e-4
 
 
-def test_truncation_is_seen_in_the_distance() -> None:
+def test_truncation_and_sampled_tuples_are_seen_in_the_distance() -> None:
     p, q = np.random.default_rng(5).dirichlet(np.ones(60), size=2)
     kept = np.sort(p)[-10:].sum()
     assert resolve(p, q, 10, 2).distance == pytest.approx(1 - kept, abs=1e-4)
-
-
-def test_sampled_tuples_are_said_and_leave_an_error() -> None:
     p, q = np.random.default_rng(6).dirichlet(np.ones(40), size=2)
     end = resolve(p, q, 40, 4)
     assert end.sampled
     assert 1e-4 < end.distance < 0.1
-
-
-def test_multisets_carry_all_probability() -> None:
-    q = np.random.default_rng(7).dirichlet(np.ones(5))
-    sets, probs = _multisets(q, 4, np.random.default_rng(0))
-    assert len(sets) == 70
-    assert probs.sum() == pytest.approx(1.0, abs=1e-13)
-    twice = (sets == [0, 0, 1, 1]).all(axis=1)
-    assert probs[twice] == pytest.approx(6 * q[0] ** 2 * q[1] ** 2)
-
-
-@pytest.mark.parametrize("reject", [0.0, 2.0])
-def test_rates_of_weights_are_those_of_all_tuples(reject: float) -> None:
-    rng = np.random.default_rng(8)
-    mass, log_weights = rng.dirichlet(np.ones(4)), 3 * rng.normal(size=4)
-    inside, never, rates = 0.8 * mass, 0.2, np.zeros(4)
-    for tokens in product(range(5), repeat=3):
-        weights = np.bincount(tokens, minlength=5)[:4] * np.exp(log_weights)
-        prob = np.append(inside, never)[list(tokens)].prod()
-        rates += prob * weights / max(weights.sum() + reject, 1e-300)
-    assert exact_rates(log_weights, inside, never, 3, reject) == pytest.approx(rates, abs=1e-12)

@@ -1,7 +1,3 @@
-"""The benchmark against peers on tiny vocabularies: it runs, who is off is seen, and it is drawn."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -13,13 +9,7 @@ import pytest
 
 import otmd
 from experiments.performance import peers
-from experiments.performance.peer_solvers import (
-    LAWS,
-    Peer,
-    list_peers,
-    scan_prefixes,
-    timed,
-)
+from experiments.performance.peer_solvers import LAWS, Peer, list_peers, scan_prefixes, timed
 from paper_figures import cost
 
 LONG = 3600.0
@@ -61,6 +51,9 @@ def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     assert rates.filter(name="torch chain")["difference"].abs().max() < 1e-5
     assert rates.filter(name="torch, ONE verification")["difference"].abs().max() < 0.25
     assert rates.filter(name="Global Resolution")["difference"].abs().max() > 1e-3
+    memory = rows.filter(name="otmd, memory")
+    assert {"α*", "RecursiveRejection", "KSequential", "SpecHub", "Optimal"} <= set(memory["task"])
+    assert (memory["vectors"] >= 1).all()
 
 
 @pytest.mark.slow
@@ -104,13 +97,6 @@ def test_the_scan_of_prefixes_finds_the_optimum(law: str, n: int) -> None:
         p, q = pair(size)
         best = otmd.optimal_acceptance(p, LAWS[law](q, n)).rate
         assert scan_prefixes(law, n, p, q) == pytest.approx(best, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_memory_is_measured_of_every_verifier(rows: pl.DataFrame) -> None:
-    memory = rows.filter(name="otmd, memory")
-    assert {"α*", "RecursiveRejection", "KSequential", "SpecHub", "Optimal"} <= set(memory["task"])
-    assert (memory["vectors"] >= 1).all()
 
 
 @pytest.mark.slow

@@ -1,7 +1,3 @@
-"""The one way to run experiments: from the command line, without computing anything twice."""
-
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

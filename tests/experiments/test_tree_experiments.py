@@ -1,14 +1,9 @@
-"""Experiments on draft trees with a tiny model: they run, continue, and are drawn."""
-
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, save_tiny
 
 import otmd
 from experiments.texts import Pair, sample_texts
@@ -23,8 +18,7 @@ from paper_figures import trees
 def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Options that make a run small, on a tiny model made here."""
     folder = tmp_path_factory.mktemp("model")
-    make_llama().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
+    save_tiny(folder)
     source = folder / "prompts.jsonl"
     texts = [" ".join(WORDS[i : i + 5]) for i in range(3)]
     source.write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
@@ -54,14 +48,8 @@ def small(monkeypatch):
 def test_each_experiment_runs_continues_and_is_drawn(module, common, tmp_path, capsys):
     name = module.__name__.rpartition(".")[2]
     output = tmp_path / f"{name}.parquet"
-    arguments = [
-        *common,
-        *RUNS[module],
-        "--parts",
-        str(tmp_path / "parts"),
-        "--output",
-        str(output),
-    ]
+    written = ["--parts", str(tmp_path / "parts"), "--output", str(output)]
+    arguments = [*common, *RUNS[module], *written]
     summary = module.main(arguments)
     assert pl.read_parquet(output).equals(summary)
     assert pl.read_parquet(tmp_path / f"{name}_prompts.parquet")["prompt"].n_unique() == 3
@@ -73,11 +61,7 @@ def test_each_experiment_runs_continues_and_is_drawn(module, common, tmp_path, c
     again = module.main(arguments)
     assert "0 of 3 tasks" in capsys.readouterr().err
     assert again.equals(summary)
-    figure_is_the_table(name, output, summary)
-
-
-def figure_is_the_table(name: str, output: Path, summary: pl.DataFrame) -> None:
-    """Every point drawn is a value of the summary."""
+    # Every point drawn is a value of the summary.
     figure = getattr(trees, name)(output)
     points = [container.lines[0] for axes in figure.axes for container in axes.containers]
     across = name == "sequence_optimum"
@@ -86,24 +70,6 @@ def figure_is_the_table(name: str, output: Path, summary: pl.DataFrame) -> None:
     values |= {s * d for d in summary["difference"].drop_nulls().to_list() for s in (1, -1)}
     assert len(drawn) >= 4
     assert all(min(abs(value - stored) for stored in values) < 1e-12 for value in drawn)
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments", "message"),
-    [
-        (spectr_paths, ["--paths", "0"], "expected numbers of at least 1"),
-        (spectr_paths, ["--depths", "99"], "expected at least the depth 99"),
-        (spectr_paths, ["--temperature", "0"], "expected a number above 0"),
-        (spectr_paths, ["--prompts", "1"], "--prompts: got 1, expected at least 2"),
-        (spechub_depths, ["--depth", "0"], "expected 1 to --length"),
-        (spechub_depths, ["--temperatures", "0"], "expected numbers above 0"),
-        (sequence_optimum, ["--positions", "0"], "expected at least 1"),
-        (sequence_optimum, ["--temperature", "0"], "expected a number above 0"),
-    ],
-)
-def test_bad_arguments_are_named(module, arguments, message):
-    with pytest.raises(SystemExit, match=message):
-        module.main(arguments)
 
 
 def test_no_rule_may_exceed_the_optimum(monkeypatch):

@@ -1,7 +1,3 @@
-"""Steps along texts are those of the rules, against enumeration."""
-
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -68,8 +64,7 @@ TREES = {
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [*list(TREES)[:-1], pytest.param("optimal, without", marks=pytest.mark.slow)],
+    "rule", [*list(TREES)[:-1], pytest.param("optimal, without", marks=pytest.mark.slow)]
 )
 def test_binary_trees_along_texts_are_block_efficiency(rule):
     (verifier, law), (target, draft) = TREES[rule], small_pair()
@@ -97,21 +92,17 @@ def test_a_probability_that_forgets_the_emitted_token_is_caught():
 
 
 @pytest.mark.parametrize(
-    "verifier",
-    [otmd.KSequential(), pytest.param(OPTIMAL, marks=pytest.mark.slow)],
-    ids=repr,
+    "verifier", [otmd.KSequential(), pytest.param(OPTIMAL, marks=pytest.mark.slow)], ids=repr
 )
 def test_paths_along_texts_are_block_efficiency(verifier):
     target, draft = small_pair()
     for paths in (1, 2, 3):
         expected = tokens_per_step(TokenLevel(verifier), target, IIDPaths(draft, paths, 2))
-        measured = mean_over_texts(
-            target,
-            draft,
-            paths - 1,
-            lambda p, q, token, paths=paths: paths_emission(verifier, p, q, token, paths),
-            depth=2,
-        )
+
+        def at_token(p, q, token, paths=paths):
+            return paths_emission(verifier, p, q, token, paths)
+
+        measured = mean_over_texts(target, draft, paths - 1, at_token, depth=2)
         assert np.abs(measured - expected.value).max() < 1e-8
 
 
@@ -170,13 +161,6 @@ def test_errors_of_few_prompts_are_not_too_small():
         # The textbook's for the mean of two strata, without bias at three prompts in each.
         textbook = (sum(values[i::2].var(ddof=1) / 3 for i in range(2)) / 4) ** 0.5
         assert abs(error / textbook - 1) < 0.05
-
-
-def test_rules_are_compared_on_the_same_prompts_or_not_at_all():
-    with pytest.raises(ValueError, match="expected 2 settings for each of 200 prompts"):
-        summarise(clustered_rows()[1:], ["depth"], "rule", "RRS")
-    with pytest.raises(ValueError, match="one prompt of"):
-        summarise(clustered_rows(prompts=3), ["depth"], "rule", "RRS")
 
 
 def test_small_models_are_the_laws_of_the_large_ones():

@@ -1,21 +1,14 @@
-"""The study of whole trees: its estimates are unbiased, its shapes are chosen on the held-out half."""
-
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_pair
 
 from experiments.claims import tree_leads, whole_trees
-from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models import Prompt
 from otmd.models.continuations import CachedContinuations
-from otmd.trees import (
-    IIDPaths,
-    TableModel,
-)
+from otmd.trees import IIDPaths, TableModel
 from otmd.trees.base import Context, DraftTree
 from otmd.trees.random_choices import Sampled
 
@@ -34,8 +27,9 @@ def test_trees_have_no_more_drafts_than_the_budget():
 
 @pytest.fixture
 def tiny_pair(monkeypatch):
-    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
-    pair = target, load_draft("skip:1,3", target)
+    pair = make_pair()
+    # For large vocabularies; here it takes most of the time.
+    monkeypatch.setattr("gc.collect", lambda: 0)
     prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
     monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
     monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)
@@ -46,15 +40,11 @@ def tiny_pair(monkeypatch):
 @pytest.mark.slow
 def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
     """Verifying and drafting ask nothing of a model that was not read in a call for many."""
-    target, draft = tiny_pair
+    target, _ = tiny_pair
     after = partial(whole_trees.after_prompt, target=target)
     prompt = whole_trees.chosen_prompts()[0]
-    readers = [
-        whole_trees.Reader(
-            after(model, prompt=prompt), whole_trees.Processing(), target.token_count
-        )
-        for model in (target, draft)
-    ]
+    step, count = whole_trees.Processing(), target.token_count
+    readers = [whole_trees.Reader(after(m, prompt=prompt), step, count) for m in tiny_pair]
     calls = []
     for reader in readers:
         text = reader._text
@@ -66,9 +56,7 @@ def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
 
         monkeypatch.setattr(text, "_compute", compute)
     listed = list(whole_trees.candidates())
-    rows = whole_trees.position_rows(
-        readers[0], readers[1], [1] * 8, listed, np.random.default_rng(0)
-    )
+    rows = whole_trees.position_rows(*readers, [1] * 8, listed, np.random.default_rng(0))
     assert len(list(rows)) == sum(len(candidate.rules) for candidate in listed)
     # The draft reads the text and each level, the target all trees and the text.
     assert len(calls) <= 1 + whole_trees.DEPTH + 2
@@ -77,6 +65,7 @@ def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
 @pytest.mark.slow
 def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(whole_trees, "SHAPES", whole_trees.SHAPES[1:])
+    monkeypatch.setattr(whole_trees, "MOST_PATHS", whole_trees.MOST_PATHS[:1])
     monkeypatch.setattr(whole_trees, "NODE_LAWS", {"strata": whole_trees.NODE_LAWS["strata"]})
     spec = tmp_path / "spec.toml"
     spec.write_text('[[tasks]]\nprompt = [0, 1, 2, 3]\ndraft = "skip:1,3"\n')
@@ -96,13 +85,6 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
     assert both["value_lead"].to_numpy() == pytest.approx(expected.to_numpy())
     assert whole_trees.main([*options, "--workers", "1"]).equals(table)
     assert "0 of 4" in capsys.readouterr().err
-
-
-def test_a_mean_over_pairs_needs_the_same_prompts():
-    rows = [{"draft": draft, "prompt": prompt} for draft, prompt in (("a", 0), ("a", 1), ("b", 0))]
-    table = pl.DataFrame(rows).with_columns(temperature=1.0, positions=3)
-    with pytest.raises(ValueError, match="1 prompts of b"):
-        tree_leads.leads(table)
 
 
 def test_shapes_are_chosen_on_the_held_out_half():

@@ -59,20 +59,13 @@ class Choices:
 
     def value(self, depth: int = 2) -> Any:
         """Anything that a caller may hand over in place of what is wanted."""
-        kinds = ("whole", "number", "text", "none", "true", "numpy", "list", "bytes", "dict")
-        kind = self.pick(kinds if depth else kinds[:6])
-        if kind == "list":
-            return [self.value(depth - 1) for _ in range(self.below(4))]
-        return {
-            "whole": self.whole,
-            "number": self.number,
-            "text": self.text,
-            "none": lambda: None,
-            "true": lambda: True,
-            "numpy": self._numpy_number,
-            "bytes": lambda: self.bytes(3),
-            "dict": lambda: {self.text(): self.value(0)},
-        }[kind]()
+        flat = (self.whole, self.number, self.text, self._numpy_number, lambda: None, lambda: True)
+        nested = (
+            lambda: [self.value(depth - 1) for _ in range(self.below(4))],
+            lambda: self.bytes(3),
+            lambda: {self.text(): self.value(0)},
+        )
+        return self.pick(flat + nested if depth else flat)()
 
     def _numpy_number(self) -> np.generic:
         with np.errstate(all="ignore"):

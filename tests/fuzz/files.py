@@ -71,19 +71,18 @@ def damaged(content: bytes, choices: Choices) -> bytes:
 
 def json_value(choices: Choices, depth: int = 2) -> str:
     """JSON of any value, or what only looks like it."""
-    kind = choices.below(8)
-    if kind == 0:
-        return choices.pick(NUMBERS)
-    if kind == 1:
-        return json.dumps(choices.number())
-    if kind == 2 and depth:
-        return "[" + ",".join(json_value(choices, depth - 1) for _ in range(choices.below(4))) + "]"
-    if kind == 3 and depth:
-        pairs = (f'"{key}":{json_value(choices, 0)}' for key in ("dtype", "shape", "x"))
-        return "{" + ",".join(pairs) + "}"
-    if kind == 4:
-        return json.dumps(choices.text())
-    return str(choices.whole()) if kind == 5 else choices.pick(("1", "0", "null", "true"))
+    plain = (
+        lambda: choices.pick(NUMBERS),
+        lambda: json.dumps(choices.number()),
+        lambda: json.dumps(choices.text()),
+        lambda: str(choices.whole()),
+        lambda: choices.pick(("1", "0", "null", "true")),
+    )
+    nested = (
+        lambda: f"[{','.join(json_value(choices, depth - 1) for _ in range(choices.below(4)))}]",
+        lambda: f'{{"dtype":{json_value(choices, 0)},"shape":{json_value(choices, 0)}}}',
+    )
+    return choices.pick(plain + nested if depth else plain)()
 
 
 def safetensors(choices: Choices, names: tuple[str, ...], rows: int) -> bytes:

@@ -6,7 +6,7 @@ import numpy as np
 
 import otmd
 from fuzz.choices import Choices
-from fuzz.laws import any_law
+from fuzz.laws import any_law, refusals
 from otmd.probabilities import validate_probs
 from otmd.registry import VERIFIERS
 
@@ -14,22 +14,14 @@ RULES = [entry.load() for entry in VERIFIERS.values() if not entry.coupling]
 
 
 def one_input(choices: Choices) -> None:
-    try:
+    with refusals():
         choices.pick((_validate, _process, _optimum, _rate, _decide, _curve))(choices)
-    except ValueError:
-        return
-    except TypeError as error:
-        if ": got " not in str(error):
-            raise
 
 
 def _probs(choices: Choices, vocab_size: int) -> object:
     axes = tuple(choices.below(3) for _ in range(choices.below(3)))
-    return (
-        choices.masses(vocab_size, axes if choices.below(2) else ())
-        if choices.often()
-        else (choices.array())
-    )
+    masses = choices.masses(vocab_size, axes if choices.below(2) else ())
+    return masses if choices.often() else choices.array()
 
 
 def _validate(choices: Choices) -> None:
@@ -51,7 +43,7 @@ def _process(choices: Choices) -> None:
 def _optimum(choices: Choices) -> None:
     drafts = any_law(choices)
     target = _probs(choices, drafts.vocab_size)
-    best = otmd.optimal_acceptance(target, drafts, every_n=choices.below(4) == 1)
+    best = otmd.optimal_acceptance(target, drafts)
     assert ((np.asarray(best.rate) >= 0) & (np.asarray(best.rate) <= 1)).all()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-
-import numpy as np
+from functools import cache
 
 from fuzz import files
 from fuzz.choices import Choices
+from otmd.audit import Recorder
+from otmd.audit.numbers import NUMBERS, read_numbers
 from otmd.audit.records import FIELDS
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.samples import MAKERS
@@ -15,7 +16,7 @@ from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
 USUAL = ("target_probs", "draft_probs", "draft_tokens", "output_token")
-SUFFIXES = ("jsonl", "parquet", "safetensors")
+SUFFIXES = ("jsonl", "parquet", "safetensors", "numbers")
 
 
 def one_input(choices: Choices) -> None:
@@ -23,12 +24,13 @@ def one_input(choices: Choices) -> None:
     law, seed = choices.pick(list(MAKERS)), choices.below(3)
     processing = Processing(top_k=2) if choices.rarely() else None
     content = _content(kind, choices) if choices.often() else choices.bytes(300)
-    path = files.folder() / f"run.{kind}"
+    path = files.folder() / (NUMBERS if kind == "numbers" else f"run.{kind}")
     path.write_bytes(files.damaged(content, choices))
     try:
-        found = recorded_run(
-            path, law, target_processing=processing, rng=np.random.default_rng(seed)
-        )
+        if kind == "numbers":
+            list(read_numbers(path))
+            return
+        found = recorded_run(path, law, target_processing=processing, rng=seed)
         str(found)
         found.to_dict()
     except ALLOWED as error:
@@ -38,9 +40,20 @@ def one_input(choices: Choices) -> None:
 def _content(kind: str, choices: Choices) -> bytes:
     if kind == "jsonl":
         return _lines(choices)
+    if kind == "numbers":
+        return _numbers()
     if kind == "parquet":
         return files.parquet(choices, _names(choices))
     return files.safetensors(choices, _names(choices), 1 + choices.below(3))
+
+
+@cache
+def _numbers() -> bytes:
+    row = {name: files.honest(name, 1)[0] for name in USUAL}
+    with Recorder(files.folder() / "recorded", "numbers") as recorder:
+        recorder.add(**row)
+        recorder.add(**row)
+    return (files.folder() / "recorded" / NUMBERS).read_bytes()
 
 
 def _names(choices: Choices) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from fuzz import command_line, datasets, laws, probabilities, records
 from fuzz.choices import Choices
 
 TARGETS = (probabilities, laws, records, datasets, command_line)
+# A function that each of them calls.
+PLACES = ("validate_probs", "any_law", "recorded_run", "load_prompts", "main")
 
 
 @pytest.mark.parametrize(
@@ -28,11 +30,6 @@ def test_only_the_errors_that_are_meant(target, count) -> None:
     run()
 
 
-def try_many(target) -> None:
-    for seed in range(100):
-        target.one_input(Choices(Random(seed)))
-
-
 def planted(fault: Exception) -> Callable[..., None]:
     def reader(*_: object, **__: object) -> None:
         raise fault
@@ -40,24 +37,16 @@ def planted(fault: Exception) -> Callable[..., None]:
     return reader
 
 
-@pytest.mark.parametrize(
-    ("target", "place"),
-    [
-        (probabilities, "validate_probs"),
-        (laws, "any_law"),
-        (records, "recorded_run"),
-        (datasets, "load_prompts"),
-        (command_line, "main"),
-    ],
-)
+@pytest.mark.parametrize(("target", "place"), [*zip(TARGETS, PLACES, strict=True)])
 def test_a_planted_fault_is_caught(target, place, monkeypatch) -> None:
     monkeypatch.setattr(target, place, planted(KeyError("planted")))
     with pytest.raises(KeyError, match="planted"):
-        try_many(target)
+        [target.one_input(Choices(Random(seed))) for seed in range(100)]
 
 
 def test_an_error_of_two_lines_is_caught(monkeypatch) -> None:
     monkeypatch.setattr(records, "recorded_run", planted(ValueError("one\ntwo")))
+    monkeypatch.setattr(records, "SUFFIXES", ("jsonl",))
     with pytest.raises(AssertionError):
         records.one_input(Choices(Random(0)))
 

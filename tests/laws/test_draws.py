@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from conformance import VARIANTS
 
-from otmd.laws.base import invert
-from otmd.laws.without_replacement import draw_distinct
+from otmd.laws.structure import draw_distinct, invert
 
 MASS = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
 Q = np.array([0.5, 0.3, 0.2])

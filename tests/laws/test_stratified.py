@@ -139,7 +139,7 @@ def test_a_large_vocabulary_has_no_better_neighbour() -> None:
     p, q = rng.dirichlet(np.full(20_000, 0.05), size=2)
     law = otmd.Stratified(0.5 * p + 0.5 * q, 4)
     best = otmd.optimal_acceptance(p, law)
-    strata = law.slots
+    strata = law.position_structure.slots
     inside = np.bincount(strata.number[best.subset], strata.token_probs[best.subset], 4)
     others = np.array([np.delete(inside, j).prod() for j in range(4)])[strata.number]
     gain = p - others * strata.token_probs

@@ -59,7 +59,7 @@ def test_subnormal_masses_are_shared_in_proportion(tiny: float) -> None:
     drafted = [1.0, *(sum(w for pair, w in pairs.items() if y in pair) for y in (1, 2, 3))]
     np.testing.assert_allclose(three.inclusion_probs(), drafted, rtol=1e-12)
     contained = [0, 0, 0, pairs[1, 2] + pairs[2, 1], 1]
-    prefixes = three.position_structure().prefix_containment(np.arange(4))
+    prefixes = three.position_structure.prefix_containment(np.arange(4))
     np.testing.assert_allclose(prefixes, contained, rtol=0, atol=1e-12)
     for law in (two, three, otmd.WithReplacement(q, 3), otmd.Greedy(q, 3)):
         for verifier in otmd.verifiers.verifiers_serving(law):

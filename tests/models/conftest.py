@@ -1,5 +1,6 @@
 """A tiny model with a tokenizer, made here: nothing is fetched."""
 
+import numpy as np
 import pytest
 
 WORDS = [f"w{i}" for i in range(60)]
@@ -42,11 +43,37 @@ def make_llama(vocab_size=62, layers=5, seed=0):
     return LlamaForCausalLM(config)
 
 
-@pytest.fixture
-def tiny():
+def make_tiny(layers=5):
     from otmd.models import LanguageModel
 
-    return LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+    return LanguageModel(
+        make_llama(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test"
+    )
+
+
+def make_pair():
+    from otmd.models import load_draft
+
+    target = make_tiny()
+    return target, load_draft("skip:1,3", target)
+
+
+def make_ngram(model, context=0):
+    from otmd.models import NGram, NGramDraft
+
+    counts = NGram.fit([np.random.default_rng(0).integers(0, 62, 400)], 62, 3)
+    return NGramDraft(counts, model.tokenizer, context)
+
+
+def save_tiny(folder, layers=5):
+    make_llama(layers=layers).save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny():
+    return make_tiny()
 
 
 @pytest.fixture

@@ -1,7 +1,3 @@
-"""``otmd audit --oracle``: texts of a model against the model."""
-
-from __future__ import annotations
-
 import json
 
 import numpy as np

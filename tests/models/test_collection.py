@@ -1,29 +1,19 @@
 import json
+from unittest.mock import DEFAULT, Mock
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from models.conftest import make_tokenizer
-from otmd.models import (
-    DatasetError,
-    HarnessError,
-    LanguageModel,
-    collect,
-    open_dataset,
-)
+from models.conftest import make_tokenizer, save_tiny
+from otmd.models import DatasetError, HarnessError, collect, open_dataset
 from otmd.models.dataset import read_shard
 from otmd.models.prompts import prompt_tokens
 from otmd.models.variants import skip_layers
 from otmd.storage.files import LOCK
 
-OPTIONS = {
-    "positions_per_prompt": 3,
-    "max_new_tokens": 8,
-    "batch_size": 2,
-    "progress": False,
-}
+OPTIONS = {"positions_per_prompt": 3, "max_new_tokens": 8, "batch_size": 2, "progress": False}
 
 
 @pytest.fixture
@@ -37,21 +27,6 @@ def contents(folder):
 
 def shards(folder):
     return sorted(folder.glob("*.safetensors"))
-
-
-def counting(monkeypatch, model, fail_at=None):
-    """Count the batches that are sampled, and let one of them die."""
-    calls = []
-    original = model.generate
-
-    def generate(*arguments, **options):
-        calls.append(1)
-        if len(calls) == fail_at:
-            raise KeyboardInterrupt
-        return original(*arguments, **options)
-
-    monkeypatch.setattr(model, "generate", generate)
-    return calls
 
 
 def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
@@ -85,10 +60,8 @@ def test_text_mode_is_teacher_forced_on_the_answers(tiny, draft, prompts, tmp_pa
     options = OPTIONS | {"positions_per_prompt": 20}
     dataset = collect(tiny, draft, prompts, tmp_path / "full", mode="text", **options)
     tokens = tiny.tokenizer(f"{prompts[0].text} {prompts[0].answer}").input_ids
-    place = dataset.positions[1]
-    np.testing.assert_allclose(
-        dataset.arrays([1])[0][0], tiny.logits(tokens[: place.position])[-1], atol=2e-5
-    )
+    wanted = tiny.logits(tokens[: dataset.positions[1].position])[-1]
+    np.testing.assert_allclose(dataset.arrays([1])[0][0], wanted, atol=2e-5)
     # A text that is shorter than that gives every position.
     first = [p.position for p in dataset.positions if p.prompt_id == "p0"]
     assert first == list(range(first[0], first[0] + 8))
@@ -111,19 +84,21 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp
     collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
     folder = tmp_path / "killed"
     with monkeypatch.context() as patched:
-        counting(patched, tiny, fail_at=3)
+        fails = Mock(wraps=tiny.generate, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
+        patched.setattr(tiny, "generate", fails)
         with pytest.raises(KeyboardInterrupt):
             collect(tiny, draft, prompts, folder, **OPTIONS)
     assert len(shards(folder)) == 2
     with pytest.raises(DatasetError, match="unfinished"):
         open_dataset(folder)
-    calls = counting(monkeypatch, tiny)
+    generate = Mock(wraps=tiny.generate)
+    monkeypatch.setattr(tiny, "generate", generate)
     collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(calls) == 2
+    assert generate.call_count == 2
     assert contents(folder) == contents(tmp_path / "straight")
     # A finished folder runs no model, and takes no other settings.
     collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(calls) == 2
+    assert generate.call_count == 2
     with pytest.raises(ValueError, match=r"temperature: stored 1.0, asked 0.5"):
         collect(tiny, draft, prompts, folder, temperature=0.5, **OPTIONS)
 
@@ -160,9 +135,10 @@ def test_damage_is_found_and_mended(
     damage(tmp_path)
     with pytest.raises(DatasetError, match=said):
         open_dataset(tmp_path)
-    calls = counting(monkeypatch, tiny)
+    generate = Mock(wraps=tiny.generate)
+    monkeypatch.setattr(tiny, "generate", generate)
     collect(tiny, draft, prompts[:4], tmp_path, **OPTIONS)
-    assert len(calls) == made
+    assert generate.call_count == made
     assert contents(tmp_path) == before
 
 
@@ -188,19 +164,9 @@ def test_logits_that_cannot_be_stored(tiny, prompts, tmp_path):
         collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path / "b", **OPTIONS)
 
 
-def test_names_instead_of_models_and_a_bar(tiny, prompts, tmp_path, capsys):
-    tiny.model.save_pretrained(tmp_path / "model")
-    tiny.tokenizer.save_pretrained(tmp_path / "model")
-    dataset = collect(
-        str(tmp_path / "model"),
-        "skip:2",
-        prompts[:2],
-        tmp_path / "data",
-        max_new_tokens=4,
-        device="cpu",
-        progress=True,
-    )
+def test_names_instead_of_models_and_a_bar(prompts, tmp_path, capsys):
+    options = {"max_new_tokens": 4, "device": "cpu", "progress": True}
+    model = str(save_tiny(tmp_path / "model"))
+    dataset = collect(model, "skip:2", prompts[:2], tmp_path / "data", **options)
     assert "Collecting" in capsys.readouterr().err
-    stored = json.loads((tmp_path / "data" / "collect.json").read_text())
-    assert stored == dataset.metadata
-    assert isinstance(tiny, LanguageModel)
+    assert json.loads((tmp_path / "data" / "collect.json").read_text()) == dataset.metadata

@@ -1,20 +1,14 @@
-"""Decoding with draft trees: the cache changes no distribution, and texts follow the target."""
-
-from __future__ import annotations
-
 import inspect
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
 import otmd
-from otmd.models import LanguageModel, NGram, NGramDraft, Speculation, decode
-from otmd.models.continuations import (
-    CachedContinuations,
-    Recomputed,
-    branches,
-)
+from models.conftest import make_ngram, make_tiny
+from otmd.models import LanguageModel, NGramDraft, Speculation, decode
+from otmd.models.continuations import CachedContinuations, Recomputed, branches
 from otmd.models.variants import skip_layers
 from otmd.trees import (
     AdaptiveTree,
@@ -44,14 +38,18 @@ SPECULATIONS = {
 
 
 @pytest.fixture
+def tiny() -> LanguageModel:
+    return make_tiny(layers=2)
+
+
+@pytest.fixture
 def draft(tiny: LanguageModel) -> LanguageModel:
-    return skip_layers(tiny, [2])
+    return skip_layers(tiny, [1])
 
 
 @pytest.fixture
 def ngram(tiny: LanguageModel) -> NGramDraft:
-    rng = np.random.default_rng(0)
-    return NGramDraft(NGram.fit([rng.integers(0, 62, 400)], 62, 3), tiny.tokenizer)
+    return make_ngram(tiny)
 
 
 def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
@@ -120,22 +118,6 @@ def test_greedy_texts_are_the_targets_own(
     assert sum(count for count, _ in found.steps) == len(wanted)
 
 
-def law_of_two(tiny: LanguageModel, processing: otmd.Processing) -> np.ndarray:
-    """The target's law of the next two tokens, (V, V)."""
-    first = processing(tiny.logits(PROMPT)[-1])
-    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
-    return first[:, None] * second
-
-
-def pooled(counts: np.ndarray, wanted: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and expectations; outcomes expected less than ``least`` times are put together."""
-    rare = wanted < least
-    return (
-        np.append(counts[~rare], counts[rare].sum()),
-        np.append(wanted[~rare], wanted[rare].sum()),
-    )
-
-
 def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
     """The p-value of a χ² test of the first two tokens against the target's law."""
     processing = otmd.Processing(0.6)
@@ -143,11 +125,15 @@ def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
     for _ in range(runs):
         tokens = decode(tiny, PROMPT, 2, speculation, processing, rng=rng).tokens
         counts[tokens[0], tokens[-1] if len(tokens) > 1 else 0] += 1
-    wanted = law_of_two(tiny, processing)
+    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
+    wanted = processing(tiny.logits(PROMPT)[-1])[:, None] * second
     for token in tiny.stop_tokens:
         # A text that ends has no second token.
         wanted[token, 0], wanted[token, 1:] = wanted[token].sum(), 0.0
-    return float(chisquare(*pooled(counts.ravel(), runs * wanted.ravel(), 5.0)).pvalue)
+    # Outcomes that are expected less than 5 times are put together.
+    rare = runs * wanted < 5.0
+    pooled = (np.append(law[~rare], law[rare].sum()) for law in (counts, runs * wanted))
+    return float(chisquare(*pooled).pvalue)
 
 
 @pytest.mark.parametrize("name", ["SpecHub", "traversal", "adaptive"])
@@ -197,16 +183,12 @@ def test_what_a_text_took(tiny: LanguageModel, draft: LanguageModel) -> None:
 def test_the_draft_reads_a_level_in_one_call(
     name: str, calls: int, tiny: LanguageModel, draft: LanguageModel, monkeypatch
 ) -> None:
-    models = []
-    forward = CachedContinuations._compute
-
-    def counted(self, missing):
-        models.append(self.model)
-        forward(self, missing)
-
-    monkeypatch.setattr(CachedContinuations, "_compute", counted)
+    compute = CachedContinuations._compute
+    spy = create_autospec(compute, side_effect=compute)
+    monkeypatch.setattr(CachedContinuations, "_compute", spy)
     law, rule = SPECULATIONS[name]
     text = decode(tiny, PROMPT, 1, Speculation(draft, law, rule), rng=np.random.default_rng(0))
+    models = [call.args[0].model for call in spy.call_args_list]
     # The root's distributions are part of reading the prompt.
     assert models == [tiny, draft, *[draft] * (calls - 1), tiny]
     assert text.steps == [(1, {"tree": 9, "adaptive": 8}[name])]

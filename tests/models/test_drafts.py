@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from models.conftest import make_llama
-from otmd.models import LanguageModel, NGram, collect, load_draft
+from otmd.models import LanguageModel, collect, load_draft
 from otmd.models.draft_models import common_vocabulary
 
 
@@ -18,15 +18,6 @@ def test_an_n_gram_model_of_a_file(tiny, tmp_path):
     assert logits[0].argmax() == tiny.tokenizer("w2").input_ids[0]
     np.testing.assert_array_equal(draft.logits(tokens, rows=[1]), logits[1:])
     assert draft.describe()["revision"].startswith("sha256:")
-
-
-def test_an_n_gram_model_saved_before(tiny, tmp_path):
-    model = NGram.fit([[3, 4, 5, 3, 4]], 62, order=3)
-    model.save(tmp_path / "model.npz")
-    draft = load_draft(f"ngram:3:{tmp_path / 'model.npz'}", tiny)
-    assert draft.describe()["revision"] == f"sha256:{model.sha256()}"
-    with pytest.raises(ValueError, match="order 3 over 62 tokens, expected order 2"):
-        load_draft(f"ngram:2:{tmp_path / 'model.npz'}", tiny)
 
 
 def test_padding_rows_are_named_and_cut(tiny, tmp_path, prompts):

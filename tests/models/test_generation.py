@@ -1,8 +1,6 @@
-"""Draft trees inside transformers' ``generate``: its texts, its settings, its stops."""
-
-from __future__ import annotations
-
 import copy
+from functools import partial
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -10,11 +8,11 @@ import torch
 from transformers.generation import RepetitionPenaltyLogitsProcessor, StoppingCriteria
 
 import otmd
-from otmd.models import LanguageModel, NGram, NGramDraft, generation
+from otmd.models import LanguageModel, generation
 from otmd.models.variants import skip_layers
 from otmd.trees import LayerVerification
 
-from .conftest import WORDS, make_llama, make_tokenizer
+from .conftest import WORDS, make_llama, make_ngram, make_tokenizer
 
 PROMPT = [3, 4, 5, 6]
 IDS = torch.tensor([PROMPT])
@@ -22,9 +20,7 @@ PENALTY = 4.0
 SETTINGS = {"temperature": 0.8, "top_k": 30, "top_p": 0.95, "min_p": 0.01}
 
 
-def ngram(model: LanguageModel, context: int = 6) -> NGramDraft:
-    tokens = np.random.default_rng(0).integers(0, 62, 400)
-    return NGramDraft(NGram.fit([tokens], 62, 3), model.tokenizer, context)
+ngram = partial(make_ngram, context=6)
 
 
 DRAFTS = {
@@ -195,24 +191,14 @@ def test_the_seed_of_torch_decides(tiny: LanguageModel) -> None:
     assert found[0] == found[1] != found[2]
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.chunks: list = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.chunks.append(value[0].tolist())
-
-    def end(self) -> None:
-        self.chunks.append("end")
-
-
 def test_a_streamer_gets_the_prompt_each_step_and_the_end(tiny: LanguageModel) -> None:
-    streamer = Recorder()
+    streamer = Mock()
     output = write(
         tiny, ngram(tiny), token_streamer=streamer, do_sample=True, return_dict_in_generate=True
     )
-    *chunks, end = streamer.chunks
-    assert end == "end"
+    *puts, end = streamer.mock_calls
+    assert end == call.end()
+    chunks = [put.args[0][0].tolist() for put in puts]
     assert chunks[0] == PROMPT
     assert [len(chunk) for chunk in chunks[1:]] == [kept for kept, _ in output.steps]
     assert [token for chunk in chunks for token in chunk] == output.sequences[0].tolist()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.conftest import make_tokenizer
+from models.conftest import make_llama, make_tokenizer
 from otmd.models import LanguageModel
 from otmd.models.variants import skip_layers
 
@@ -47,30 +47,30 @@ def test_the_target_is_not_changed_and_weights_are_shared(tiny):
 
 
 SMALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 62, "num_hidden_layers": 4}
+BLOOM = {"vocab_size": 62, "hidden_size": 32, "n_layer": 4, "n_head": 4}
+GEMMA = SMALL | {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
 
 
 def others():
     import transformers as t
 
-    more = {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
     return {
+        "llama": make_llama(),
         "gpt2": t.GPT2LMHeadModel(t.GPT2Config(vocab_size=62, n_embd=32, n_layer=4, n_head=4)),
-        "gemma2": t.Gemma2ForCausalLM(t.Gemma2Config(**SMALL, **more)),
+        "gemma2": t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA)),
         "gpt_neox": t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**SMALL, intermediate_size=48)),
-        "bloom": t.BloomForCausalLM(
-            t.BloomConfig(vocab_size=62, hidden_size=32, n_layer=4, n_head=4)
-        ),
+        "bloom": t.BloomForCausalLM(t.BloomConfig(**BLOOM)),
     }
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "gpt_neox", "bloom"])
-def test_other_families(family):
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gpt_neox", "bloom"])
+def test_generation_with_cache_and_padding_equals_full_forwards(family):
     torch.manual_seed(0)
     target = LanguageModel(others()[family], make_tokenizer(), family, "random")
     draft = skip_layers(target, [1, 2])
-    prompts = [IDS, IDS[:3]]
+    prompts = [IDS, IDS[:3], [10]]
     for model in (target, draft):
-        drawn = model.generate(prompts, 5, 0.0, rngs=[np.random.default_rng(0)] * 2)
+        drawn = model.generate(prompts, 5, 0.0, rngs=[np.random.default_rng(0)] * 3)
         for prompt, new in zip(prompts, drawn, strict=True):
             tokens = list(prompt)
             for _ in new:
@@ -82,10 +82,6 @@ def test_layer_types_follow_the_layers_that_stay():
     import transformers as t
 
     kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
-    model = t.Gemma2ForCausalLM(
-        t.Gemma2Config(
-            **SMALL, intermediate_size=48, num_key_value_heads=2, head_dim=8, layer_types=kinds
-        )
-    )
+    model = t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA, layer_types=kinds))
     draft = skip_layers(LanguageModel(model, make_tokenizer(), "gemma2", "random"), [0, 2])
     assert draft.model.config.layer_types == ["full_attention", "sliding_attention"]

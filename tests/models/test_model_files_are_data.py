@@ -1,14 +1,12 @@
 """No file of a model runs code, though standard input says "y" to every question."""
 
-from __future__ import annotations
-
 import io
 import json
 
 import pytest
 import torch
 
-from models.conftest import make_llama, make_tokenizer
+from models.conftest import save_tiny
 from otmd.cli import main
 
 OWN = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
@@ -95,9 +93,7 @@ FILES = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    folder = tmp_path / "model"
-    make_llama(layers=2).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
+    folder = save_tiny(tmp_path / "model", layers=2)
     (folder / "own.py").write_text(CODE.format(mark=str(tmp_path / "ran")))
     (tmp_path / "own.jsonl").write_text('{"text": "w1 w2 w3"}')
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
@@ -124,9 +120,7 @@ def test_a_file_is_data(name, folder, tmp_path, capsys):
 def test_a_draft_and_an_oracle_are_data(folder, tmp_path, capsys):
     configured("config.json", model_type="own", auto_map=OWN)(folder, "")
     (tmp_path / "texts.jsonl").write_text('{"prompt_tokens": [1], "output_tokens": [2]}')
-    make_llama(layers=1).save_pretrained(tmp_path / "sound")
-    make_tokenizer().save_pretrained(tmp_path / "sound")
-    assert collect(tmp_path, tmp_path / "sound", folder) == 1
+    assert collect(tmp_path, save_tiny(tmp_path / "sound", layers=1), folder) == 1
     assert main(["audit", str(tmp_path / "texts.jsonl"), "--oracle", str(folder)]) == 1
     assert capsys.readouterr().err.count(CODE_OF_ITS_OWN) == 2
     assert not (tmp_path / "ran").exists()

@@ -1,12 +1,13 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from models.conftest import save_tiny
 from otmd.models import load_target
 from otmd.models.language_models import sample_token
 from otmd.models.variants import pack_weights
@@ -23,18 +24,6 @@ def test_rows_and_batches_are_parts_of_the_same_logits(tiny):
     assert whole.dtype == np.float32
     np.testing.assert_allclose(tiny.logits(ids, rows=[1, 4]), whole[[1, 4]], atol=1e-5)
     np.testing.assert_allclose(tiny.logits([ids, ids])[1], whole, atol=1e-5)
-
-
-def test_generation_with_cache_and_padding_equals_full_forwards(tiny):
-    prompts = [[2, 3, 4, 5, 6, 7], [8, 9], [10]]
-    together = tiny.generate(prompts, 8, temperature=0.0, rngs=rngs(0, 1, 2))
-    for prompt, new in zip(prompts, together, strict=True):
-        tokens = list(prompt)
-        for _ in range(8):
-            tokens.append(int(tiny.logits(tokens)[-1].argmax()))
-            if tokens[-1] in tiny.stop_tokens:
-                break
-        assert new == tokens[len(prompt) :]
 
 
 def test_what_is_drawn_for_one_prompt_does_not_hang_on_the_others(tiny):
@@ -56,24 +45,22 @@ def test_sequences_end_with_the_stop_token(tiny):
 
 
 def test_a_token_without_mass_is_never_drawn():
-    class Extreme:
-        def __init__(self, number):
-            self.number = number
+    def draw(logits, temperature, number):
+        rng = SimpleNamespace(random=lambda size: np.full(size, number))
+        return sample_token(np.array(logits), temperature, rng)
 
-        def random(self, size):
-            return np.full(size, self.number)
-
-    logits = np.array([-np.inf, 0.0, 0.0, -np.inf])
-    assert sample_token(logits, 0.0, Extreme(0.0)) == 1
-    assert sample_token(np.array([0.0, 2.0]), 2.0, Extreme(0.27)) == 1  # 1/(1 + e) = .269
-    assert sample_token(np.array([0.0, 2.0]), 2.0, Extreme(0.26)) == 0
-    assert sample_token(logits, 1.0, Extreme(0.0)) == 1
-    assert sample_token(logits, 1.0, Extreme(1 - 2**-53)) == 2
+    logits = [-np.inf, 0.0, 0.0, -np.inf]
+    assert [draw(logits, 0.0, 0.0), draw(logits, 1.0, 0.0), draw(logits, 1.0, 1 - 2**-53)] == [
+        1,
+        1,
+        2,
+    ]
+    # 1/(1 + e) = .269.
+    assert [draw([0.0, 2.0], 2.0, number) for number in (0.26, 0.27)] == [0, 1]
 
 
 def test_a_local_folder_is_loaded_and_named_by_its_hash(tmp_path, tiny):
-    tiny.model.save_pretrained(tmp_path)
-    tiny.tokenizer.save_pretrained(tmp_path)
+    save_tiny(tmp_path)
     loaded = load_target(str(tmp_path), device="cpu")
     np.testing.assert_array_equal(loaded.logits([3, 4, 5]), tiny.logits([3, 4, 5]))
     assert loaded.revision.startswith("sha256:")
@@ -85,7 +72,7 @@ def test_a_local_folder_is_loaded_and_named_by_its_hash(tmp_path, tiny):
 
 
 @pytest.mark.slow
-def test_a_hub_name_is_recorded_with_its_commit(tmp_path, tiny):
+def test_a_hub_name_is_recorded_with_its_commit(tmp_path):
     """The hub's cache is laid out here, and read offline by another process."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "hub" / "models--someone--tiny"
@@ -93,8 +80,7 @@ def test_a_hub_name_is_recorded_with_its_commit(tmp_path, tiny):
     snapshot.mkdir(parents=True)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    tiny.model.save_pretrained(snapshot)
-    tiny.tokenizer.save_pretrained(snapshot)
+    save_tiny(snapshot)
     code = "import otmd.models as h; print(h.load_target('someone/tiny', device='cpu').revision)"
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -104,9 +90,7 @@ def test_a_hub_name_is_recorded_with_its_commit(tmp_path, tiny):
 
 
 def test_a_hub_name_that_cannot_be_reached(monkeypatch):
-    def unreachable(*arguments, **options):
-        raise OSError("no connection\nand more")
-
+    unreachable = Mock(side_effect=OSError("no connection\nand more"))
     monkeypatch.setattr("transformers.utils.hub.cached_file", unreachable)
     with pytest.raises(ValueError, match=r"no model 'someone/nothing'.*\(no connection and more\)"):
         load_target("someone/nothing", device="cpu")

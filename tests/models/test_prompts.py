@@ -38,9 +38,8 @@ def packages(tmp_path, monkeypatch):
 
 def test_every_domain(packages):
     prompts = load_prompts(per_domain=2)
-    assert [p.domain for p in prompts] == ["code"] * 2 + ["maths"] * 2 + ["chat"] * 2 + [
-        "prose"
-    ] * 2
+    assert [p.domain for p in prompts[::2]] == ["code", "maths", "chat", "prose"]
+    assert [p.domain for p in prompts[1::2]] == ["code", "maths", "chat", "prose"]
     by_domain = {p.domain: p for p in prompts}
     assert by_domain["code"].answer == f" return {by_domain['code'].id[2:]}"
     assert by_domain["maths"].answer == "It is 6"
@@ -73,12 +72,9 @@ def test_passages_are_whole_and_keep_their_spaces():
 
 
 def test_own_jsonl(tmp_path):
-    rows = [
-        {"text": "a"},
-        {"id": 7, "domain": "law", "prompt": "b", "answer": "c", "continuation": True},
-    ]
+    row = {"id": 7, "domain": "law", "prompt": "b", "answer": "c", "continuation": True}
     path = tmp_path / "mine.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    path.write_text(f'{{"text": "a"}}\n{json.dumps(row)}\n\n')
     assert load_prompts([path]) == [
         Prompt("mine/001", "mine", "a", None),
         Prompt("7", "law", "b", "c", True),

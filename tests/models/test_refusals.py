@@ -1,7 +1,3 @@
-"""Arguments that the functions of models refuse, each with its error and the words of its message."""
-
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

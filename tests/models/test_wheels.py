@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import hashlib
 import os
@@ -39,9 +37,8 @@ def make_wheel(folder, files):
         for name, data in files.items():
             archive.writestr(name, data)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", kind)
         archive.writestr(f"{info}/RECORD", "")
     return path
 
@@ -64,11 +61,9 @@ def test_only_the_file_is_fetched_and_only_once(index, monkeypatch, capsys):
     assert list((cache_folder() / "wheels").iterdir()) == [fetched.parents[1]]
     assert [file.name for file in fetched.parent.iterdir()] == ["data.txt"]
 
-    def no_pip(*arguments, **options):
-        raise AssertionError("a second call must not run pip")
-
+    # A second call does not run pip.
     with monkeypatch.context() as patched:
-        patched.setattr(subprocess, "Popen", no_pip)
+        patched.setattr(subprocess, "Popen", None)
         assert fetch(data, progress=False) == fetched
     fetched.unlink()
     assert fetch(data, progress=False).read_text() == "hello"
@@ -88,18 +83,14 @@ def test_another_file_is_refused_and_leaves_nothing(index):
     assert fetch(data, progress=False).read_text() == "x" * 1000
 
 
-def test_no_network_gives_advice(index):
+def test_no_network_and_no_pip_give_advice(index, tmp_path, monkeypatch):
     missing = Package(NAME, "1.0", "0" * 64, 1, "data.txt")
     with pytest.raises(FetchError, match=r"network.*PIP_INDEX_URL or PIP_FIND_LINKS"):
         fetch(missing, progress=False)
-
-
-def test_no_pip_gives_advice(index, tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    missing = Package(NAME, "1.0", "0" * 64, 1, "data.txt")
     with pytest.raises(FetchError, match="ensurepip"):
         fetch(missing, progress=False)
 

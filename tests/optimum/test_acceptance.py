@@ -35,10 +35,10 @@ def peak(run: Callable[[], object]) -> int:
 
 def test_memory_of_a_rate_alone() -> None:
     p, q = pair()
-    law, size = otmd.WithReplacement(q, 8 * N), B * 8 * N * V
-    # A quarter of it is the copy of the target.
-    assert peak(lambda: otmd.optimal_acceptance(p, law, every_n=True)) < size / 2
-    assert peak(lambda: otmd.optimal_acceptance(p, law, every_n=True).subset) >= size
+    law = otmd.WithReplacement(q, N)
+    # A copy of the target is kept, and no subset is made.
+    assert p.nbytes <= peak(lambda: otmd.optimal_acceptance(p, law)) < p.nbytes + B * V
+    assert peak(lambda: otmd.optimal_acceptance(p, law).subset) >= p.nbytes + B * V
 
 
 @each_law

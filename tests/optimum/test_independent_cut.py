@@ -129,7 +129,7 @@ def test_disjoint_drafters_at_full_vocabulary(pair) -> None:
     p, q = pair
     for n in (2, 4):
         strata = otmd.Stratified(q, n)
-        rows = strata.position_structure().slots.dense
+        rows = strata.position_structure.slots.dense
         best = otmd.optimal_acceptance(p, otmd.Independent(rows))
         assert abs(best.rate - otmd.optimal_acceptance(p, strata).rate) < 1e-12
 
@@ -155,7 +155,7 @@ def test_rows_whose_sums_are_rounded(pair) -> None:
     rng = np.random.default_rng(4)
     for scale in (1.0 - 1e-12, 1.0, 1.0 + 1e-12):
         other = otmd.probs_from_logits(np.log(p) + 2.0 * rng.standard_normal(FULL))
-        strata = otmd.Stratified(sharpened, 2).position_structure().slots.dense
+        strata = otmd.Stratified(sharpened, 2).position_structure.slots.dense
         rows = np.concatenate([strata, other[None]]) * scale
         subset, value = independent_cut(p, Slots.overlapping(rows))
         law = otmd.Independent(rows)

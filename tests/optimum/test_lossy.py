@@ -10,7 +10,7 @@ import pytest
 from scipy.special import kl_div
 
 import otmd
-from otmd.optimum import exact
+from otmd import exact
 
 DIVERGENCES = {
     "total_variation": lambda out, p: 0.5 * np.abs(out - p).sum(),
@@ -50,7 +50,7 @@ def pairs(count: int, seed: int):
 def test_prefixes_are_contained_as_they_are_one_by_one(name):
     for p, q in pairs(4, 9):
         law = LAWS[name](q)
-        structure = law.position_structure()
+        structure = law.position_structure
         first = structure.deterministic
         order = np.append(first, np.setdiff1d(np.argsort(p), first)).astype(np.int64)
         rank = order.argsort()
@@ -182,10 +182,11 @@ def test_masses_near_zero_do_not_make_nan():
     assert front.rate_at(0.5) == pytest.approx(0.84, abs=1e-12)
 
 
-def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) -> list[Fraction]:
+def exact_output(target: list[Fraction], law: exact.Table, loss: Fraction) -> list[Fraction]:
     """The output law by the taut string over all 2^V subsets: each step is the steepest from a corner."""
-    contained = law.containment(len(target), lambda name, values: [Fraction(v) for v in values])
-    size, everything = len(contained), len(contained) - 1
+    size, everything = 1 << len(target), (1 << len(target)) - 1
+    members = [{y for y in range(len(target)) if s >> y & 1} for s in range(size)]
+    contained = [sum(prob for x, prob in law.items() if {*x} <= inside) for inside in members]
     mass = [sum((t for y, t in enumerate(target) if s >> y & 1), Fraction(0)) for s in range(size)]
     height = [Fraction(0), *(g - loss for g in contained[1:everything]), Fraction(1)]
     corner, output = 0, [Fraction(0)] * len(target)
@@ -204,17 +205,23 @@ def exact_output(target: list[Fraction], law: exact.ExactLaw, loss: Fraction) ->
     return output
 
 
-@pytest.mark.parametrize("kind", [exact.WithReplacement, exact.WithoutReplacement])
-def test_in_fractions(kind):
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        (otmd.WithReplacement, exact.with_replacement),
+        (otmd.WithoutReplacement, exact.without_replacement),
+    ],
+)
+def test_in_fractions(kind, table):
     rng = np.random.default_rng(5)
     for _ in range(3):
         parts = rng.integers(1, 30, size=(2, 4))
         p, q = ([Fraction(int(x), int(row.sum())) for x in row] for row in parts)
-        law = kind(q, 2)
+        law = table(q, 2)
         best = exact.optimal_acceptance(p, law).rate
         budget = (1 - best) / 3
         output = exact_output(p, law, 1 - best - budget)
-        float_law = getattr(otmd, kind.__name__)([float(x) for x in q], 2)
+        float_law = kind([float(x) for x in q], 2)
         front = otmd.lossy_frontier([float(x) for x in p], float_law)
         assert sum(output) == 1
         assert exact.optimal_acceptance(output, law).rate == best + budget
@@ -238,7 +245,7 @@ def test_a_verifier_attains_it_and_emits_the_output_law():
 def test_deterministic_tokens_without_target_mass_take_all_that_is_given_to_them():
     """Any share for a token that is never drafted would be lost."""
     p = np.array([0.0, 0.5, 0.5, 0.0])
-    for law in (otmd.CertainTop([0.7, 0.1, 0.1, 0.1], 1), otmd.CertainTop([0.4, 0.1, 0.1, 0.4], 2)):
+    for law in (otmd.TopK([0.7, 0.1, 0.1, 0.1], 1), otmd.TopK([0.4, 0.1, 0.1, 0.4], 2)):
         front = otmd.lossy_frontier(p, law)
         output = front.output_distribution(0.3)
         assert front.rate_at(0.3) == pytest.approx(0.3, abs=1e-12)

@@ -1,7 +1,5 @@
 """npz and npy files that lie: each input found a fault once, or would fill the memory."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 
@@ -10,6 +8,8 @@ import pytest
 
 from otmd.storage.arrays import MOST_UNPACKED, read_npy, read_npz
 from otmd.storage.files import DatasetError
+
+TORN, OTHER = "torn, or no array", "expected numbers or texts"
 
 
 def header(descr: str, shape: str) -> bytes:
@@ -37,18 +37,18 @@ def test_arrays_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (header("'<f8'", f"({2**60},)"), "torn, or no array"),
-        (header("'<f8'", "(-1,)"), "torn, or no array"),
-        (header("'<f8'", "(2,)") + bytes(8), "torn, or no array"),
-        (header("'|V0'", f"({2**60},)"), "expected numbers or texts"),
-        (header("'<U0'", f"({2**60},)"), "expected numbers or texts"),
+        (header("'<f8'", f"({2**60},)"), TORN),
+        (header("'<f8'", "(-1,)"), TORN),
+        (header("'<f8'", "(2,)") + bytes(8), TORN),
+        (header("'|V0'", f"({2**60},)"), OTHER),
+        (header("'<U0'", f"({2**60},)"), OTHER),
         (header("'|O'", "()") + b"cos\nsystem\n.", "allow_pickle"),
-        (header("[('a', '<f8')]", "(1,)") + bytes(8), "expected numbers or texts"),
-        (header("(", "()"), "torn, or no array"),
-        (header("'''", "()"), "torn, or no array"),
-        (b"\x93NUMPY\x09\x00", "torn, or no array"),
-        (b"text", "torn, or no array"),
-        (b"", "torn, or no array"),
+        (header("[('a', '<f8')]", "(1,)") + bytes(8), OTHER),
+        (header("(", "()"), TORN),
+        (header("'''", "()"), TORN),
+        (b"\x93NUMPY\x09\x00", TORN),
+        (b"text", TORN),
+        (b"", TORN),
     ],
 )
 def test_arrays_that_lie(tmp_path, content, message):

@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,24 +20,11 @@ from otmd.storage.files import (
     write_atomically,
 )
 
-
-def refuse_to(monkeypatch, where, number):
-    def refuse(*arguments, **options):
-        raise OSError(number, "refused")
-
-    monkeypatch.setattr(*((Path, "open") if where == "open" else (os, where)), refuse)
+ROOM, PLACE = "Make room there and run the same again", "Choose a place that you may write to"
+ADVICE = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: PLACE, errno.EACCES: PLACE}
 
 
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (errno.ENOSPC, "Make room there and run the same again"),
-        (errno.EDQUOT, "Make room there and run the same again"),
-        (errno.EROFS, "Choose a place that you may write to"),
-        (errno.EACCES, "Choose a place that you may write to"),
-        (errno.EIO, None),
-    ],
-)
+@pytest.mark.parametrize(("number", "said"), [*ADVICE.items(), (errno.EIO, None)])
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
 def test_what_the_system_refuses_is_named_and_leaves_the_old_content(
     tmp_path, monkeypatch, where, number, said
@@ -45,7 +33,8 @@ def test_what_the_system_refuses_is_named_and_leaves_the_old_content(
     path = tmp_path / "file"
     write_atomically(path, b"old")
     with monkeypatch.context() as patched:
-        refuse_to(patched, where, number)
+        refuse = Mock(side_effect=OSError(number, "refused"))
+        patched.setattr(Path if where == "open" else os, where, refuse)
         expected = rf"{said}.*{path}" if said else r"^\[Errno 5\] refused$"
         with pytest.raises(OSError, match=expected) as caught:
             write_atomically(path, b"new")
@@ -133,9 +122,6 @@ def test_a_disk_without_locks_or_without_room_for_the_holders_name_is_named(tmp_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
     with pytest.raises(OSError, match=rf"local disk.*{tmp_path}"), folder_lock(tmp_path):
         pass

@@ -1,7 +1,3 @@
-"""A small dataset of logits, and the tables that are measured on it."""
-
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,3 @@
-"""Functions that toy sweeps compute; workers import them by name."""
-
-from __future__ import annotations
-
 import os
 import sys
 import time

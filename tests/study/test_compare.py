@@ -1,10 +1,3 @@
-"""compare: every law × verifier of one or many positions, best first, without Polars."""
-
-from __future__ import annotations
-
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -55,18 +48,6 @@ def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
         said.startswith("Greedy × GreedyCoupling, n = 2: undefined") for said in table.skipped
     )
     assert "left out: Hub × SpecHub" in repr(table)
-
-
-@pytest.mark.slow
-def test_polars_is_not_imported() -> None:
-    code = (
-        "import sys; from otmd.study.compare import compare\n"
-        "compare([.5, .5], [.5, .5], [2], verifiers=[__import__('otmd').TargetOnly])\n"
-        "heavy = {'polars', 'torch', 'pyarrow', 'matplotlib', 'rich'} & set(sys.modules)\n"
-        "sys.exit(f'loaded {heavy}' if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

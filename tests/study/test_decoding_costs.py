@@ -1,7 +1,3 @@
-"""What decoding took, summed; the table and the figure of it."""
-
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
@@ -44,8 +40,6 @@ def test_sums_over_texts(costs):
     assert tree.speed_up.verdict == "unknown"
     assert alone.tokens_per_second == pytest.approx(12 / (1.5 * 14))
     assert tree.tokens_per_second == pytest.approx(2 * alone.tokens_per_second)
-    with pytest.raises(ValueError, match="texts: got none"):
-        decoding_costs([])
 
 
 def test_the_interval_is_over_repeats_and_noise_is_called_noise():
@@ -59,8 +53,6 @@ def test_the_interval_is_over_repeats_and_noise_is_called_noise():
     assert noisy.mean == pytest.approx(1.0)
     assert noisy.low < 0.1 < 10 < noisy.high
     assert noisy.verdict == "noise"
-    with pytest.raises(ValueError, match="texts: got 3 for 2 repeats"):
-        decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, repeats=2)
 
 
 def test_ratios_and_intervals_are_over_prompts():
@@ -99,7 +91,3 @@ def test_the_figure(costs, tmp_path):
     paths = [tmp_path / "new" / "a.png", tmp_path / "a.pdf", tmp_path / "a.svg"]
     assert draw_decoding(costs, paths, source="otmd decode") == paths
     assert "verification" in paths[2].read_text()
-    with pytest.raises(ValueError, match="expected an ending"):
-        draw_decoding(costs, [tmp_path / "a.txt"])
-    with pytest.raises(ValueError, match="costs: got none"):
-        draw_decoding([], paths)

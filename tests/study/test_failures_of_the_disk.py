@@ -4,8 +4,6 @@ In each case: one line that says what to do, an exit code that is not 0, nothing
 and the same command goes on.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -15,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, save_tiny
 from toy_dump import write_dump
 
 from otmd.cli import FAILED, OK, main
@@ -26,12 +24,11 @@ from otmd.storage.files import PART
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model, prompts for it, and a dump."""
     folder = tmp_path_factory.mktemp("made")
-    make_llama().save_pretrained(folder / "model")
-    make_tokenizer().save_pretrained(folder / "model")
+    save_tiny(folder / "model")
     texts = [" ".join(WORDS[i : i + 5]) for i in range(10)]
     (folder / "prompts.jsonl").write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
     write_dump(folder / "short", prompts=20)
-    write_dump(folder / "long", prompts=300)
+    write_dump(folder / "long", prompts=80)
     return folder
 
 
@@ -41,7 +38,7 @@ def command(name: str, made: Path, folder: Path, length: str = "short") -> list[
         options = ["--output", folder, "--law", laws, "--num-drafts", "2", "--workers", "1"]
         return [name, *map(str, [made / length, *options, "--quiet"])]
     models = ["--target", made / "model", "--draft", "skip:1,3", "--device", "cpu"]
-    tokens = {"short": 4, "long": 90}[length]
+    tokens = {"short": 4, "long": 30}[length]
     sizes = ["--prompts", made / "prompts.jsonl", "--positions", "2", "--max-new-tokens", tokens]
     return [name, *map(str, [folder, *models, *sizes, "--batch-size", "1", "--quiet"])]
 

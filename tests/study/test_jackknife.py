@@ -1,7 +1,5 @@
 """Intervals of ratios over few prompts hold the truth as often as they say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Tables of times, for one request or many."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

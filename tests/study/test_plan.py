@@ -1,16 +1,14 @@
 """Plans: candidates that write steps of their own, a ranking, a decision, and what is said of bad input."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_pair
 
 from otmd.cli import main
-from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models import Prompt
 from otmd.probabilities import Processing
 from otmd.study import tree_comparison
 from otmd.study.latency import Latency
@@ -33,8 +31,7 @@ TIMES = {
 
 @pytest.fixture
 def tiny_pair(monkeypatch):
-    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
-    pair = target, load_draft("skip:1,3", target)
+    pair = make_pair()
     monkeypatch.setattr(tree_comparison, "loaded_pair", lambda *_: pair)
     return pair
 

@@ -1,9 +1,6 @@
-"""The recommendation: a closed form first, and what a solver would add at the same positions."""
-
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
+import pytest
 
 from otmd.study import recommend
 from otmd.study.rows import SCHEMA
@@ -29,12 +26,33 @@ def make_table(rates: Rates, prompts: int = PROMPTS, temperature: float = 1.0) -
     return pl.DataFrame(rows, schema=SCHEMA)
 
 
-def test_a_closed_form_comes_first_with_what_a_solver_adds():
-    """The optimum differs by as much at all positions, so the paired interval is as wide as the bounds."""
-    rates = {GREEDY: (0.85, 0.85), STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, 0.916)}
-    (said,) = recommend(make_table(rates))
-    assert said.startswith("T = 1: take 4 stratified drafts, preference: 91.1% [")
-    assert said.endswith("Optimal without replacement: +0.5 points [+0.4, +0.6], needs a solver.")
+@pytest.mark.parametrize(
+    ("rates", "prompts", "begin", "end"),
+    [
+        # The optimum differs by as much at all positions, so the paired interval is as wide as the bounds.
+        (
+            {GREEDY: (0.85, 0.85), STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, 0.916)},
+            PROMPTS,
+            "take 4 stratified drafts, preference: 91.1% [",
+            "Optimal without replacement: +0.5 points [+0.4, +0.6], needs a solver.",
+        ),
+        # Rates stay below one.
+        ({GREEDY: (0.94, 0.94), STRATIFIED: (0.95, 0.95)}, 3, "take 4 stratified", ", 100.0]."),
+        # One prompt gives no interval.
+        (
+            {GREEDY: (0.9, 0.9), SEQUOIA: (0.85, 0.95)},
+            1,
+            "take 4 greedy drafts, greedy coupling: 85.0%. Optimal without replacement: +5.0 points, needs",
+            "",
+        ),
+    ],
+)
+def test_a_closed_form_comes_first_with_what_a_solver_adds(rates, prompts, begin, end):
+    said, *warning = recommend(make_table(rates, prompts))
+    assert said.startswith(f"T = 1: {begin}")
+    assert end in said
+    few = "Only 3 prompts: intervals over so few are wide, and may miss the truth."
+    assert warning == {PROMPTS: [], 3: [few]}.get(prompts, warning)
 
 
 def test_each_temperature_has_its_own():
@@ -54,17 +72,6 @@ def test_a_gain_that_some_prompts_lack_is_not_significant():
     optimal = pl.when(other).then(moved).otherwise(pl.col("optimal")).alias("optimal")
     (said,) = recommend(table.with_columns(optimal))
     assert said.endswith("(not significant), needs a solver.")
-
-
-def test_few_prompts_are_warned_of_and_rates_stay_below_one():
-    *_, said, warning = recommend(make_table({GREEDY: (0.94, 0.94), STRATIFIED: (0.95, 0.95)}, 3))
-    assert ", 100.0]." in said
-    assert warning == "Only 3 prompts: intervals over so few are wide, and may miss the truth."
-
-
-def test_one_prompt_gives_no_interval():
-    said, _ = recommend(make_table({GREEDY: (0.9, 0.9), SEQUOIA: (0.85, 0.95)}, 1))
-    assert "greedy coupling: 85.0%. Optimal without replacement: +5.0 points, needs" in said
 
 
 def test_pairs_are_compared_at_the_positions_of_both():

@@ -1,7 +1,5 @@
 """Tokens per step over a candidate's own steps: exact on small models, without the bias of positions."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sweeps lose nothing: interrupted, killed, torn, merged, run by processes, threads or a cluster."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -46,25 +44,15 @@ def test_a_task_draws_the_same_wherever_it_stands(table, tmp_path) -> None:
     other = run_sweep(Sweep(draws, [GRID[3]], seed=1), tmp_path / "alone", workers=1)
     assert other["task"][0] != alone["task"][0]
     assert not np.isin(other["value"], alone["value"]).any()
-
-
-def test_a_task_that_is_computed_again_draws_the_same(table, tmp_path) -> None:
     # As after an edit of the code: the part has another name.
     again = run_sweep(Sweep(draws, GRID, data="x"), tmp_path / "again", workers=1)
     assert not again["task"].is_in(table["task"].to_list()).any()
     assert_frame_equal(again.drop("task"), table.drop("task"))
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"data": "x"}, {"function": other_keys}])
-def test_what_rows_depend_on_is_in_the_key(change) -> None:
-    parts = {"function": draws, "tasks": GRID} | change
-    assert Sweep(**parts).key(GRID[0]) != WHOLE.key(GRID[0])
-    assert WHOLE.key({"count": 1, "shift": 0.0}) == WHOLE.key(GRID[0])
-    assert WHOLE.key(GRID[1]) != WHOLE.key(GRID[0])
-
-
-def test_other_code_is_another_task(tmp_path, monkeypatch) -> None:
+def test_another_function_or_its_code_is_another_task(tmp_path, monkeypatch) -> None:
     before, copy = WHOLE.key(GRID[0]), tmp_path / "sweep_toys.py"
+    assert WHOLE.key({"count": 1, "shift": 0.0}) == before != Sweep(other_keys, GRID).key(GRID[0])
     copy.write_bytes(Path(sweep_toys.__file__).read_bytes())
     monkeypatch.setattr("inspect.getfile", lambda _: str(copy))
     assert WHOLE.key(GRID[0]) == before
@@ -126,10 +114,9 @@ def test_a_worker_that_was_killed_loses_no_finished_part(tmp_path) -> None:
 
 
 def test_a_cluster_agrees(table, tmp_path) -> None:
+    options = {"processes": False, "threads_per_worker": 2, "dashboard_address": None}
     with (
-        distributed.LocalCluster(
-            1, processes=False, threads_per_worker=2, dashboard_address=None
-        ) as cluster,
+        distributed.LocalCluster(1, **options) as cluster,
         distributed.Client(cluster),
         joblib.parallel_config("dask"),
     ):
@@ -144,22 +131,6 @@ def test_two_machines_results_are_merged_by_their_union(table, tmp_path) -> None
     before = [part.stat().st_mtime_ns for part in parts(tmp_path / "both")]
     assert_frame_equal(run_sweep(WHOLE, tmp_path / "both", workers=1), table)
     assert [part.stat().st_mtime_ns for part in parts(tmp_path / "both")] == before
-    with pytest.raises(ValueError, match="expected a folder"):
-        merge_sweeps([tmp_path / "none"], tmp_path / "both")
-
-
-@pytest.mark.parametrize(
-    ("sweep", "message"),
-    [
-        (Sweep(draws, []), "got 0"),
-        (Sweep(draws, [GRID[0], GRID[0]]), "1 of them different"),
-        (Sweep(other_keys, [GRID[0]]), "gave no rows"),
-        (Sweep(other_keys, [GRID[1]]), r"\['shift'\], which tasks have"),
-    ],
-)
-def test_sweeps_without_sense_are_refused(sweep, message, tmp_path) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_sweep(sweep, tmp_path, workers=1)
 
 
 def test_tasks_of_a_toml_file(tmp_path) -> None:
@@ -167,11 +138,3 @@ def test_tasks_of_a_toml_file(tmp_path) -> None:
     spec.write_text('[[tasks]]\na = [1, 2]\nb = "x"\n[[tasks]]\na = [2, 3]\nb = ["x", "y"]\n')
     pairs = [(1, "x"), (2, "x"), (2, "y"), (3, "x"), (3, "y")]
     assert read_tasks(spec) == [{"a": a, "b": b} for a, b in pairs]
-    for text, message in (
-        ("a = ", "TOML"),
-        ("a = 1\n", r"\[\[tasks\]\]"),
-        ("tasks = []\n", "tasks"),
-    ):
-        spec.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            read_tasks(spec)

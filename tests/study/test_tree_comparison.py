@@ -1,15 +1,12 @@
-"""Rules for draft trees, compared on trees that are drawn after texts of the target."""
-
-from __future__ import annotations
-
 from functools import partial
+from unittest.mock import create_autospec
 
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_pair
 
-from otmd.models import LanguageModel, Prompt, load_draft
+from otmd.models import Prompt
 from otmd.models.continuations import CachedContinuations
 from otmd.study import compare_trees, rank_trees, tree_comparison
 from otmd.study.tree_comparison import CANDIDATES, DEPTH, STARTS, recommend_trees, tree_table
@@ -29,15 +26,9 @@ TEXTS["p1"] = TEXTS["p1"][:15]
 
 
 @pytest.fixture
-def tiny_pair(monkeypatch):
-    target = LanguageModel(make_llama(), make_tokenizer(), "tiny", "sha256:made-in-the-test")
-    pair = target, load_draft("skip:1,3", target)
+def compare(tmp_path, monkeypatch):
+    pair = make_pair()
     monkeypatch.setattr(tree_comparison, "loaded_pair", lambda *_: pair)
-    return pair
-
-
-@pytest.fixture
-def compare(tiny_pair, tmp_path):
     return partial(compare_trees, "tiny", "skip:1,3", PROMPTS, TEXTS, tmp_path / "trees", workers=1)
 
 
@@ -51,18 +42,13 @@ def test_every_tree_has_sixteen_drafts():
 
 
 def test_a_model_reads_all_texts_and_a_level_of_all_trees_at_once(compare, monkeypatch):
-    calls = []
     compute = CachedContinuations._compute
-
-    def counted(self, missing):
-        calls.append(len(missing))
-        return compute(self, missing)
-
-    monkeypatch.setattr(CachedContinuations, "_compute", counted)
+    spy = create_autospec(compute, side_effect=compute)
+    monkeypatch.setattr(CachedContinuations, "_compute", spy)
     table = compare()
     assert table.select("prompt_id", "start").n_unique() == 2 * len(PROMPTS) - 1
     # A text lacks a token. Then the draft reads the texts and each level, the target all at once.
-    assert len(calls) == 1 + DEPTH + 1
+    assert spy.call_count == 1 + DEPTH + 1
 
 
 def test_the_rows_of_a_text_do_not_hang_on_the_others(compare, tmp_path):
@@ -133,15 +119,10 @@ def test_the_table_lists_the_best_rule_first_and_fits_a_terminal():
     assert " ".join(rows[0].split()) == "stratified drafts, layer by layer 3.42 [3.22, 3.62] 3.60"
     assert rows[1].split()[-1] == "3.6%"
     assert rows[-1].split()[-2:] == ["–", "48.7%*"]
+    numbers = dict.fromkeys(("tokens", "low", "high", "bound"), 9.99)
     longest = pl.DataFrame(
-        {
-            "law": candidate.law,
-            "rule": rule,
-            "tokens": 9.99,
-            "low": 9.99,
-            "high": 9.99,
-            "bound": 9.99,
-        }
+        {"law": candidate.law, "rule": rule}
+        | numbers
         | {"lead": 99.9, "lead_low": 1.0, "lead_high": 99.9}
         for candidate in CANDIDATES
         for rule in candidate.rules

@@ -1,7 +1,5 @@
 """A data set of random logits, three positions a prompt, in two domains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

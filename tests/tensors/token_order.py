@@ -24,7 +24,7 @@ def rates(p: np.ndarray, law: otmd.DraftLaw) -> np.ndarray:
 
 
 def _rate(p: np.ndarray, law: otmd.DraftLaw) -> float:
-    slots = law.position_structure().random
+    slots = law.position_structure.random
     drafted = np.flatnonzero(slots.expected_copies)
     if slots.is_single:
         ratio = p[drafted] / slots.probs[drafted]

@@ -15,7 +15,6 @@ import otmd
 from otmd.trees import (
     BlockVerification,
     IIDPaths,
-    MostLikelyTree,
     TableModel,
     TokenLevel,
     TokenTree,
@@ -23,7 +22,6 @@ from otmd.trees import (
     TreeLaw,
     TreeVerifier,
     optimal_block_efficiency,
-    sequence_program_size,
     tokens_per_step,
 )
 from otmd.trees.base import Context
@@ -105,16 +103,3 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
         assert best.value == pytest.approx(block, abs=ROUNDING)
         assert best.certificate.worst <= 1e-9
         assert block >= coupling - 1e-12
-
-
-def test_the_size_is_known_before_the_program_is_built() -> None:
-    target, draft = model_pair("any", 0)
-    for law in (IIDPaths(draft, 2, 2), TokenTree(draft, (2, 2)), MostLikelyTree(draft, 4, 2, 2)):
-        size = sequence_program_size(target, law)
-        built = optimal_block_efficiency(target, law).size
-        assert (size.variables, size.constraints) == (built.variables, built.constraints)
-        assert size.nonzeros == built.nonzeros
-    with pytest.raises(
-        ValueError, match=r"law: got IIDPaths\(num_paths=2, depth=2\), whose program has"
-    ):
-        optimal_block_efficiency(target, IIDPaths(draft, 2, 2), max_bytes=1000.0)

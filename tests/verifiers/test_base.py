@@ -6,35 +6,9 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.verifiers import verifiers_serving
 from otmd.verifiers.prepared import PreparedVerifier
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
-
-
-@pytest.mark.parametrize(
-    "kind", [otmd.WithReplacement, otmd.WithoutReplacement, otmd.Greedy, otmd.Hub, otmd.Stratified]
-)
-def test_a_derived_law_that_draws_otherwise_has_no_structure(kind: type[otmd.DraftLaw]) -> None:
-    """Its drafts are given in reverse order, which some verifiers and audits would take for the other."""
-
-    class Reversed(kind):
-        def position_sample(self, rng, count):
-            return super().position_sample(rng, count)[:, ::-1]
-
-        def position_tuple_prob(self, draft_tokens):
-            return super().position_tuple_prob(draft_tokens[:, ::-1])
-
-        def can_draw(self, draft_tokens):
-            return super().can_draw(draft_tokens[::-1])
-
-    law = Reversed(Q, 2)
-    assert [type(verifier) for verifier in verifiers_serving(law)] == [otmd.TargetOnly]
-    best = otmd.optimal_acceptance(P, law).rate
-    assert best == pytest.approx(otmd.optimal_acceptance(P, kind(Q, 2)).rate, abs=1e-12)
-    first = law.next_draft_probs(())
-    assert first == pytest.approx(law.enumerate()[1] @ np.eye(3)[law.enumerate()[0][:, 0]])
-    np.testing.assert_allclose(otmd.TargetOnly().output_distribution(P, law), P, atol=1e-12)
 
 
 def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:

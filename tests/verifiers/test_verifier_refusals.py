@@ -16,19 +16,10 @@ WITH, WITHOUT = otmd.WithReplacement(Q, 2), otmd.WithoutReplacement(Q, 2)
 SOLVED = solve_transport(P, WITH).plan
 
 
-def ordered(order: object) -> Callable[[], object]:
-    rule = otmd.Preference(lambda p, slots: order)  # type: ignore[arg-type, return-value]
-    return lambda: otmd.acceptance_rate(rule, P, WITH)
-
-
 REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.Optimal(0.0), ValueError, "^tol: got .*, expected a positive number"),
     (lambda: otmd.Optimal(np.nan), ValueError, "^tol: got .*, expected a positive number"),
     (lambda: otmd.Optimal("1e-6"), TypeError, "^tol: got .*, expected a number"),  # type: ignore[arg-type]
-    (lambda: otmd.Preference([2, 1, 0]), TypeError, "order: got list, expected a function"),  # type: ignore[arg-type]
-    (ordered(np.array([0, 1])), ValueError, "order: got .*3 tokens|order: got .*pairs"),
-    (ordered([[0, 1], [0]]), ValueError, "order: got rows of different lengths"),
-    (ordered([2.0, 1.0, 0.0]), TypeError, "order: got dtype"),
     (lambda: otmd.Preference().prepare(P, WITHOUT), otmd.UnsupportedLaw, "Preference"),
     (
         lambda: otmd.Preference().prepare(P, otmd.TopThen(Q, 3, 1)),

@@ -60,7 +60,7 @@ class Optimal(Verifier):
         return random is None or isinstance(random, Race)
 
     def prepare_position(self, target: FloatArray, law: DraftLaw) -> ChoosingVerifier:
-        structure = law.position_structure()
+        structure = law.position_structure
         choice = None
         remaining = structure.random_target(target)
         random = structure.random

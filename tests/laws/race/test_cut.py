@@ -22,7 +22,7 @@ def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarra
     order = np.argsort(ratio, kind="stable")
     one_by_one = law.vocab_size < 100
     contained = (
-        law.position_structure().prefix_containment(order) if one_by_one else counted(law, order)
+        law.position_structure.prefix_containment(order) if one_by_one else counted(law, order)
     )
     subset, value = best_prefix(target, order, contained)
     return subset, 1.0 + value

@@ -38,7 +38,7 @@ def deviation(plan: OverlapPlan, slots: Slots) -> float:
 def test_random_and_hostile_instances(tol: float) -> None:
     for instance in INSTANCES:
         law = package_law(instance, "independent")
-        slots = law.position_structure().slots
+        slots = law.position_structure.slots
         assert slots is not None
         if slots.disjoint:
             continue
@@ -73,7 +73,7 @@ def test_mixtures_of_the_drafters_and_ties() -> None:
         for weights in ([0.5, 0.5, 0.0], [0.8, 0.1, 0.1], [0.0, 0.0, 1.0]):
             for law in (otmd.Independent(rows), otmd.Independent([rows[0], *rows])):
                 target = np.array(weights) @ rows
-                slots = law.position_structure().slots
+                slots = law.position_structure.slots
                 assert slots is not None
                 plan = plan_overlapping(target, slots, 1e-10)
                 assert plan.bound - plan.rate <= 1e-9

@@ -142,7 +142,7 @@ def many_tokens(kind: str) -> tuple[Array, Array]:
 def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     """P(a token is accepted), as a sum over all tokens that may be drafted with it."""
     draft = law.draft_probs
-    alone = draft / law.race.mass_left(np.arange(LONG)[:, None])
+    alone = draft / law.position_structure.race.mass_left(np.arange(LONG)[:, None])
     total = 0.0
     for second in np.flatnonzero(draft):
         if second != token:

@@ -1,0 +1,140 @@
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+from sweep_toys import GRID, draws, other_keys
+from test_decoding_costs import text
+from test_measure import in_memory
+
+import otmd
+from otmd.probabilities import Processing
+from otmd.study import (
+    Sweep,
+    decoding_costs,
+    draw_decoding,
+    draw_gaps,
+    load_results,
+    measure,
+    merge_sweeps,
+    print_report,
+    read_tasks,
+    run_sweep,
+    summarise,
+)
+
+
+@pytest.fixture
+def made(dataset, table, tmp_path):
+    return SimpleNamespace(dataset=dataset, table=table, at=tmp_path)
+
+
+def measured(**settings):
+    return lambda m: measure(m.dataset, **settings)
+
+
+def measured_with(change, **settings):
+    """On the logits (target, draft), changed where they lie or given back."""
+
+    def call(m):
+        target, draft = m.dataset.arrays(range(len(m.dataset)))
+        measure(in_memory(m.dataset, **change(target, draft)), workers=1, **settings)
+
+    return call
+
+
+def empty(target, draft):
+    return {"target": target[:0], "draft": draft[:0], "positions": []}
+
+
+def with_nan(target, draft):
+    target[7, 2] = np.nan
+    return {"target": target}
+
+
+def as_probs(target, draft):
+    return {"target": Processing()(target), "draft": Processing()(draft), "kind": "probs"}
+
+
+def summed(**settings):
+    return lambda m: summarise(m.table, **settings)
+
+
+def drawn(ending, change=lambda table: summarise(table)):
+    return lambda m: draw_gaps(change(m.table), [m.at / "gaps.png", m.at / f"gaps.{ending}"])
+
+
+def coarse(table):
+    return summarise(table, by=["law"])
+
+
+def without_gaps(table):
+    return summarise(table).with_columns(pl.lit(None, pl.Float64).alias("gap"))
+
+
+def swept(function, tasks):
+    return lambda m: run_sweep(Sweep(function, tasks), m.at, workers=1)
+
+
+def tasks_of(content):
+    def call(m):
+        (m.at / "spec.toml").write_text(content)
+        read_tasks(m.at / "spec.toml")
+
+    return call
+
+
+def no_results(m):
+    pl.DataFrame({"law": ["Hub"]}).write_parquet(m.at / "results.parquet")
+    load_results(m.at / "results.parquet")
+
+
+COSTS = decoding_costs([{"alone": text(8, 8, 1.0)}])
+UNSERVED = {"verifiers": [otmd.SpecHub], "laws": [otmd.Greedy]}
+REFUSED = [
+    (measured(laws=[]), "laws: got nothing"),
+    (measured(laws=[otmd.Hub], num_drafts=(3,)), "laws, verifiers.*Hub with 3: num_drafts"),
+    (measured(laws=[otmd.Hub, otmd.Hub]), "laws: got Hub twice"),
+    (measured(laws=[lambda q, n: otmd.Hub(q, n)]), "laws: got a lambda, expected a name"),
+    (measured(verifiers=[]), "verifiers: got nothing"),
+    (measured(**UNSERVED), "expected at least one law that a verifier serves .none does"),
+    (measured(num_drafts=()), "num_drafts: got nothing"),
+    (measured(num_drafts=(0,)), "num_drafts: got 0, expected a whole number"),
+    (measured(processing=()), "processing: got nothing"),
+    (measured(processing=(Processing(), Processing())), "processing: got .* twice"),
+    (measured(tol=0.0), "tol: got 0.0"),
+    (measured(workers=0), "workers: got 0"),
+    *((measured(device=name), f"device: got '{name}'") for name in ["nowhere", "meta:x", "cuda:99"]),
+    (measured_with(empty), "dataset: got no positions"),
+    (measured_with(with_nan), r"dataset: position 7 \(prompt p2, position 1\)"),
+    (measured_with(as_probs, processing=[Processing(0.6)]), "position 0 .*got .* dataset of prob"),
+    (no_results, "no table of `otmd measure`.*'rate'"),
+    (lambda m: load_results(m.at / "nowhere"), "no such file"),
+    (lambda m: summarise(m.table.clear()), "table: got no rows"),
+    (summed(by=[]), "by: got nothing"),
+    (summed(by=["law", "colour"]), r"by: got \['colour'\]"),
+    (summed(confidence=1.0), "confidence: got 1.0"),
+    (lambda m: print_report(coarse(m.table)), "summary: got no"),
+    (drawn("pdf", coarse), "summary: got columns"),
+    (drawn("pdf", without_gaps), "summary: got no defined gap"),
+    (drawn("jpg"), r"gaps\.jpg, expected an ending of \.png, \.pdf"),
+    (swept(draws, []), "got 0"),
+    (swept(draws, [GRID[0], GRID[0]]), "1 of them different"),
+    (swept(other_keys, [GRID[0]]), "gave no rows"),
+    (swept(other_keys, [GRID[1]]), r"\['shift'\], which tasks have"),
+    (lambda m: merge_sweeps([m.at / "none"], m.at / "both"), "expected a folder"),
+    (tasks_of("a = "), "TOML"),
+    (tasks_of("a = 1\n"), r"\[\[tasks\]\]"),
+    (tasks_of("tasks = []\n"), "tasks"),
+    (lambda m: decoding_costs([]), "texts: got none"),
+    (lambda m: decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, 2), "texts: got 3 for 2"),
+    (lambda m: draw_decoding(COSTS, [m.at / "a.txt"]), "expected an ending"),
+    (lambda m: draw_decoding([], [m.at / "a.png"]), "costs: got none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refused(made, call, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        call(made)
+    assert not list(made.at.glob("gaps.*"))
