@@ -71,9 +71,6 @@ experiments: $(READY_BENCH)  ## measure the papers' claims again, continuing whe
 	$(BIN)/python -m experiments resolution_grid --workers 1
 	@if [ -d runs/models ]; then $(BIN)/python -m experiments whole_trees ; \
 	  else echo "whole_trees needs the GGUF files that docs/claims.md names" >&2; fi
-	$(BIN)/otmd collect runs/more-skip --consecutive 48 --per-domain 12 --draft skip:13,15,17
-	$(BIN)/otmd collect runs/more-ngram --consecutive 48 --per-domain 12 --draft ngram
-	$(BIN)/python -m experiments plan_against_decoding --datasets runs/more-skip runs/more-ngram --repeats 1
 
 figures: $(READY_DEMO)  ## draw every figure and fill in the tables of claims, from stored results
 	$(BIN)/python -m paper_figures $(ARGS)

@@ -203,11 +203,11 @@ def tree(kind: str, target: Any, draft: Any, law: list[Any], exactly: bool = Fal
     drafted = TREES[kind](draft_model, *law)
     out: Values = {"best tokens": trees.optimal_block_efficiency(target, drafted).value}
     if kind != "adaptive":
-        out["tokens bound"] = trees.inclusion_bound(target, drafted).value
+        out["tokens bound"] = trees.tokens_per_step(trees.InclusionBound(), target, drafted).value
     expected = trees.target_distribution(target, drafted.depth + 1)
     for name, rule in RULES.items():
         try:
-            out[f"tokens {name}"] = trees.block_efficiency(rule, target, drafted).value
+            out[f"tokens {name}"] = trees.tokens_per_step(rule, target, drafted).value
         except otmd.UnsupportedLaw:
             continue
         if expected.size <= 8:

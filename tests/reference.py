@@ -540,25 +540,6 @@ def trees_of_paths(draft: Model, paths: int, depth: int) -> Iterable[tuple[Tree,
             yield tree, chance
 
 
-def likeliest_paths(draft: Model, width: int, length: int) -> list[Tokens]:
-    """EAGLE-2's paths, likeliest first; of equals the shorter, then the one that was found first."""
-    log_chance = {(): 0.0}
-    for depth in range(length):
-        level = [own for own in log_chance if len(own) == depth]
-        for path in sorted(level, key=lambda own: -log_chance[own])[:width]:
-            q = draft(path)
-            for token in likeliest(q, min(width, len(support(q)))):
-                log_chance[(*path, token)] = log_chance[path] + math.log(q[token])
-    del log_chance[()]
-    return sorted(log_chance, key=lambda own: -log_chance[own])
-
-
-def as_rows(paths: Sequence[Tokens], most: int) -> list[list[int]]:
-    """Each path by the row of its parent and its token; -1 up to so many rows."""
-    rows = [[paths.index(path[:-1]) if path[:-1] else -1, path[-1]] for path in paths]
-    return rows + [[-1, -1]] * (most - len(rows))
-
-
 def decoded_along(
     text: Tokens, tree_at: Callable[[int], set[Tokens]], starts: int, ended: bool
 ) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def swept_masses(p: np.ndarray, law: otmd.DraftLaw, order: Sequence[Pair]) -> di
 
 def order_of(p: np.ndarray, law: otmd.DraftLaw) -> list[Pair]:
     """The default order of the pairs with mass, without deterministic tokens."""
-    sweep = otmd.Preference().prepare(p, law).sweep
+    sweep = otmd.Preference().prepare(p, law).choice
     slots: Slots = sweep.slots
     slot, token = (part.ravel() for part in np.mgrid[: slots.num_drafts, : slots.vocab_size])
     drawn = slots.prob(slots.row_of_slot[slot], token) > 0

@@ -353,8 +353,8 @@ def refuses_once(self: CountsCalls, context, tree, chance):
     [
         ("emit", repeats_itself, "output_distribution of"),
         ("emit", refuses_once, "expected an UnsupportedLaw"),
-        ("tokens_per_step", lambda self, *given: TokenLevel.tokens_per_step(self, *given) + 1e-6,
-         "block_efficiency of"),
+        ("expected_tokens", lambda *given, **rng: TokenLevel.expected_tokens(*given, **rng) + 1e-6,
+         "tokens_per_step of"),
         # Steps follow each other, whatever the seed.
         ("step", lambda self, model, law, *, rng: TokenLevel.step(self, model, law, rng=self.counted()),
          "the second time"),

@@ -26,7 +26,7 @@ RESULTS = {
     "exact.ExactOptimum",
     "transport.CanonicalDecomposition",
     "transport.LinearProgram",
-    "trees.BlockEfficiency",
+    "trees.TokensPerStep",
     "trees.SequenceOptimum",
 }
 NAMES = sorted([*reference_names(), "verifiers.verifiers_serving"])

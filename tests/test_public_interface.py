@@ -14,7 +14,7 @@ from scipy import stats
 import otmd
 from otmd.audit import losslessness
 from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
-from otmd.trees import IIDPaths, TableModel, TokenLevel, block_efficiency
+from otmd.trees import IIDPaths, TableModel, TokenLevel, tokens_per_step
 
 P = np.array([0.5, 0.3, 0.2])
 Q = np.array([0.2, 0.3, 0.5])
@@ -207,7 +207,7 @@ RANDOM = {
     "losslessness": lambda rng: losslessness(otmd.KSequential(), P, LAW, 50, rng=rng).p_value,
     "draft_law": lambda rng: otmd.audit.draft_law([[0, 1]] * 9, LAW, rng=rng).p_values,
     "step": lambda rng: TREE_RULE.step(FIXED, TREE, rng=rng),
-    "block_efficiency": lambda rng: block_efficiency(TREE_RULE, FIXED, TREE, 5, rng=rng).value,
+    "tokens_per_step": lambda rng: tokens_per_step(TREE_RULE, FIXED, TREE, 5, rng=rng).value,
     "TableModel": lambda rng: TableModel.random(3, 1, rng=rng)(()),
 }
 

@@ -139,7 +139,7 @@ def test_no_probability_is_above_one_by_rounding() -> None:
     draft = trees.TableModel([LITTLE_ABOVE])
     target = trees.TableModel([[0.5, 0.5]])
     tree = trees.AdaptiveTree(draft, (1, 1))
-    assert trees.block_efficiency(trees.LayerVerification(), target, tree).value == 1.75
+    assert trees.tokens_per_step(trees.LayerVerification(), target, tree).value == 1.75
 
 
 @pytest.mark.parametrize("name", VARIANTS)

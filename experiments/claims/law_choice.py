@@ -7,7 +7,7 @@ Intervals are 95%, by a bootstrap over prompts within domains; differences are o
 row for each draft, temperature, number of drafts and choice; what is stored of other drafts stays.
 
 Ceilings bound what any law that sees only q could accept, for π ∝ q and for a fitted π (of
-``otmd.study.planning.ceiling``). The fitted one is evaluated on prompts that it was not fitted on (somewhat
+``experiments.claims.ceiling``). The fitted one is evaluated on prompts that it was not fitted on (somewhat
 too low) and on those that it was fitted on (too high).
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 import otmd
+from experiments.claims.ceiling import newsvendor, proportional, quantiles
 from experiments.claims.draft_laws import COUNTS, ROWS
 from experiments.claims.positions import MODELS, chosen_prompts, stored, text_file
 from experiments.estimates import resampled
 from experiments.runner import RESULTS, options, save, show
 from otmd.probabilities import FloatArray, IntArray
-from otmd.study.planning.ceiling import newsvendor, proportional, quantiles
 
 KEYS = ("domain", "prompt_id", "draft", "temperature", "position")
 CELL = ("draft", "temperature", "num_drafts")

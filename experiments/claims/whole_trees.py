@@ -31,13 +31,14 @@ from otmd.laws import DraftLaw
 from otmd.models import Draft, LanguageModel
 from otmd.models.continuations import Continuations
 from otmd.models.language_models import sample_token
+from otmd.models.tree_reading import Reader
 from otmd.models.variants import pack_weights
 from otmd.probabilities import FloatArray
-from otmd.study.tree_comparison import Reader
 from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
@@ -46,10 +47,9 @@ from otmd.trees import (
     Traversal,
     TreeLaw,
     TreeVerifier,
-    estimates,
+    inclusion,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
-from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.trees.random_choices import Sampled
 
 APART = 8
@@ -207,10 +207,10 @@ def position_rows(
         tree.prefixes()
         about = {"law": candidate.law, "shape": candidate.shape, "on_tree": 0.0, "on_text": 0.0}
         if candidate.law != MOST_LIKELY:
-            about["on_tree"] = bound_on_tree(context, tree)
-            about["on_text"] = bound_along(context, text)
+            about["on_tree"] = InclusionBound().expected_tokens(context, tree)
+            about["on_text"] = InclusionBound().along(context, text)
         for name, rule in candidate.rules.items():
-            yield {**about, "rule": name, "tokens": expected_tokens(rule, context, tree)}
+            yield {**about, "rule": name, "tokens": rule.expected_tokens(context, tree)}
         # A context refers to itself, and holds hundreds of megabytes.
         del context, tree
         gc.collect()
@@ -275,7 +275,7 @@ def prompt_rows(
 
 def identity(tasks: Sequence[dict[str, Any]]) -> str:
     """A string that identifies the estimates, prompts and models, which are in other files."""
-    code = Path(estimates.__file__).read_bytes()
+    code = Path(inclusion.__file__).read_bytes()
     names = [prompt.id for prompt in chosen_prompts()]
     return hashlib.sha256(code + repr((names, MODELS)).encode()).hexdigest()
 

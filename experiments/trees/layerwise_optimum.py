@@ -27,15 +27,15 @@ from otmd.transport.solvers import HighsSession
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     SubtreeVerification,
     TableModel,
     TokenLevel,
     TokenTree,
     TreeLaw,
-    block_efficiency,
-    inclusion_bound,
     optimal_block_efficiency,
+    tokens_per_step,
 )
 from otmd.trees.base import Context, Model, Prefix
 
@@ -142,13 +142,13 @@ def measure(
     target, draft = (TableModel.random(vocab_size, 2, rng=[seed, i]) for i in range(2))
     law = TREES[tree](draft)
     values = {
-        name: block_efficiency(verifier, target, law).value for name, verifier in VERIFIERS.items()
+        name: tokens_per_step(verifier, target, law).value for name, verifier in VERIFIERS.items()
     }
     values[GREEDY] = np.nan
     if isinstance(law, IIDPaths):
-        values[GREEDY] = block_efficiency(GreedyMultiPath(), target, law).value
+        values[GREEDY] = tokens_per_step(GreedyMultiPath(), target, law).value
     values[BEST] = LayerwiseProgram(target, law).value()
-    values[BOUND] = inclusion_bound(target, law).value
+    values[BOUND] = tokens_per_step(InclusionBound(), target, law).value
     optimum = optimal_block_efficiency(target, law).value
     ascending = [values["layer by layer"], values[BEST], optimum, values[BOUND]]
     if min(np.diff(ascending)) < -SLACK:

@@ -35,8 +35,8 @@ from otmd.trees import (
     TokenTree,
     Traversal,
     TreeLaw,
-    block_efficiency,
     optimal_block_efficiency,
+    tokens_per_step,
 )
 
 # The program's own tolerance.
@@ -151,7 +151,7 @@ def measure_models(
         best = optimal_block_efficiency(target, trees).value
     except SolverError:
         return dict.fromkeys((*rules, OPTIMUM))
-    values = {rule: block_efficiency(RULES[rule], target, trees).value for rule in rules}
+    values = {rule: tokens_per_step(RULES[rule], target, trees).value for rule in rules}
     if max(values.values()) > best + SLACK:
         raise RuntimeError(f"{trees}: rules emit {values}, expected at most the optimum {best}")
     return {**values, OPTIMUM: best}

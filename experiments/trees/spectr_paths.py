@@ -36,7 +36,7 @@ PUBLISHED = {(1, 4): 2.4, (8, 4): 3.1, (1, 8): 2.9, (8, 8): 4.0}
 
 
 def measure(
-    paths: Sequence[int], depths: Sequence[int], _: Pair, text: Text, __: np.random.Generator
+    paths: Sequence[int], depths: Sequence[int], _: Pair, text: Text, rng: np.random.Generator
 ) -> Iterator[dict[str, Any]]:
     """Tokens and steps of every rule, number of paths and depth along one text."""
     target, draft = text.probs()
@@ -44,7 +44,7 @@ def measure(
     starts = max(len(text.tokens) - max(depths) + 1, 0)
     for rule, verifier in RULES.items():
         pairs = [
-            paths_emission(verifier, p, q, token, max(paths))
+            paths_emission(verifier, p, q, token, max(paths), rng)
             for p, q, token in zip(target, draft, text.tokens, strict=True)
         ]
         passing, rates = (np.array(part) for part in zip(*pairs, strict=True))

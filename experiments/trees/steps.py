@@ -3,6 +3,8 @@
 A lossless rule writes the target's texts. So a step can be studied given the text: how much of the text it
 accepts follows from a probability at each token, and where steps begin is a renewal process along the text.
 The average over texts of the target is what a decoder that samples would measure, with less noise.
+
+Where a law has too many tuples to list, the probabilities of a token are unbiased estimates.
 """
 
 from typing import NamedTuple
@@ -10,10 +12,56 @@ from typing import NamedTuple
 import numpy as np
 
 import otmd
+from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray
-from otmd.study.planning import reached_by_block, step_begins
+from otmd.verifiers import PreparedVerifier
 
 OPTIMAL = otmd.Optimal()
+SAMPLES = 4
+"""Draws of the other drafts for an estimate."""
+
+
+def emission_probs(
+    prepared: PreparedVerifier, token: int, rng: np.random.Generator | None = None
+) -> FloatArray:
+    """P(draft i is the first that holds a token, and j later ones do | it is emitted), shape (n, n).
+
+    Listed, or estimated: the token is put at each index in turn, the other drafts are drawn, and a draw
+    counts with the probability that the token is drafted there.
+    """
+    law, target = prepared.law, prepared.target
+    n = law.num_drafts
+    masses = np.zeros((n, n))
+
+    def add(draft_tokens: np.ndarray, prob: float) -> None:
+        held = np.flatnonzero(draft_tokens == token)
+        emitted = float(prepared.conditional_law(draft_tokens)[token])
+        masses[held[0], held.size - 1] += prob * emitted / float(target[token])
+
+    if law.can_enumerate():
+        for draft_tokens, prob in zip(*law.enumerate(), strict=True):
+            if token in draft_tokens:
+                add(draft_tokens, prob)
+        return masses
+    generator = np.random.default_rng(rng)
+    for _ in range(SAMPLES):
+        # The drafts before the first copy of the token, and the probability that they hold none.
+        before = np.empty(0, np.int64)
+        weight = 1.0 / SAMPLES
+        for i in range(n):
+            probs = np.array(law.next_draft_probs(before.tolist()))
+            if probs[token] > 0.0:
+                draft_tokens = np.append(before, token)
+                while draft_tokens.size < n:
+                    following = law.next_draft_probs(draft_tokens.tolist())
+                    draft_tokens = np.append(draft_tokens, draw_tokens(following, generator, 1))
+                add(draft_tokens, weight * float(probs[token]))
+            probs[token] = 0.0
+            weight *= float(probs.sum())
+            if weight == 0.0 or i + 1 == n:
+                break
+            before = np.append(before, draw_tokens(probs, generator, 1))
+    return masses
 
 
 def emission_and_rate(
@@ -27,10 +75,12 @@ def emission_and_rate(
 
     Parameters
     ----------
-    verifier, target, law, token, rng
-        As for :meth:`otmd.verifiers.PreparedVerifier.emission_probs`.
+    verifier, target, law
+        What is emitted by which rule.
+    token, rng
+        As for :func:`emission_probs`.
     """
-    emission = verifier.prepare(target, law).emission_probs(token, rng=rng)
+    emission = emission_probs(verifier.prepare(target, law), token, rng)
     # The optimal verifier attains α* within its tolerance, so it need not be prepared once more.
     if verifier is OPTIMAL:
         return emission, float(otmd.optimal_acceptance(target, law).rate)
@@ -38,7 +88,12 @@ def emission_and_rate(
 
 
 def paths_emission(
-    verifier: otmd.Verifier, target: FloatArray, draft: FloatArray, token: int, most: int
+    verifier: otmd.Verifier,
+    target: FloatArray,
+    draft: FloatArray,
+    token: int,
+    most: int,
+    rng: np.random.Generator | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Number of independent paths that continue with the emitted token, for 1 … ``most`` paths.
 
@@ -53,7 +108,7 @@ def paths_emission(
     rates = np.zeros(most)
     for n in range(1, most + 1):
         law = otmd.WithReplacement(draft, n)
-        emission, rates[n - 1] = emission_and_rate(verifier, target, law, token)
+        emission, rates[n - 1] = emission_and_rate(verifier, target, law, token, rng)
         passing[n - 1, :n] = emission.sum(axis=0)
     return passing, rates
 
@@ -104,12 +159,15 @@ def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth
 def block_starts(target: FloatArray, draft: FloatArray, tokens: list[int], depth: int) -> Starts:
     """Steps of block verification with one path, from both models' distributions (N, V) along a text.
 
-    See :func:`otmd.study.planning.reached_by_block`.
+    Given the text, at least k tokens of a path are accepted with probability min over i ≤ k of
+    min(1, q(first i tokens)/p(first i tokens)): its p_k (Sun et al. 2024) times q/p of the path.
     """
     every = np.arange(len(tokens))
     ratios = draft[every, tokens] / target[every, tokens]
     count = max(len(ratios) - depth + 1, 0)
-    reached = reached_by_block(ratios, depth)[:count]
+    products = [ratios[k : k + count] for k in range(depth)]
+    shares = np.minimum(np.cumprod([np.ones(count), *products], axis=0), 1.0)
+    reached = np.minimum.accumulate(shares).T
     expected = np.ones(count)
     path = np.ones(count)
     for k in range(depth):
@@ -128,3 +186,15 @@ def decoded(starts: Starts, count: int | None = None) -> tuple[float, float]:
     """
     begins = step_begins(starts.reached[:count])
     return float(begins @ starts.expected[:count]), float(begins.sum())
+
+
+def step_begins(reached: FloatArray) -> FloatArray:
+    """Probability that a step begins at each of S tokens, given the text, from P(k are accepted) (S, …)."""
+    starts = reached.shape[0]
+    depth = reached.shape[1] - 1
+    emits = reached - np.append(reached[:, 1:], np.zeros((starts, 1)), axis=1)
+    begins = np.zeros(starts + depth + 1)
+    begins[0] = 1.0
+    for start in range(starts):
+        begins[start + 1 : start + depth + 2] += begins[start] * emits[start]
+    return begins[:starts]

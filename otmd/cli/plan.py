@@ -1,4 +1,4 @@
-"""``otmd plan``: what to draft and how to verify it, from two models' distributions along texts."""
+"""``otmd plan``: which drafts, tree and rule to take for two models."""
 
 import json
 from pathlib import Path
@@ -8,32 +8,29 @@ from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
-from otmd.cli.options import NonNegativeInt, PositiveInt
+from otmd.cli.options import PositiveInt
 from otmd.storage.files import write_atomically
 
 if TYPE_CHECKING:
-    from otmd.study.planning.latency import Latency
+    from otmd.study.latency import Latency
 
 EXAMPLES = """
-otmd collect runs/texts --consecutive 48 --per-domain 8
-otmd plan runs/texts --html plan.html
-otmd plan runs/texts --measure-latency times.json
-otmd plan runs/texts --draft-temperature 0.7,1 --latency times.json --json
-otmd plan runs/texts --latency times.json --requests 1,8,32"""
+otmd plan --draft skip:13,15,17 --html plan.html
+otmd plan --draft skip:13,15,17 --measure-latency times.json
+otmd plan --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --latency times.json --requests 1,8,32"""
 
 
 def plan(
-    dataset: Annotated[Path, o.INPUT],
     *,
-    output: Annotated[Path | None, o.RUN] = None,
-    num_drafts: o.NumDrafts = "1,2,4",
-    tree_budget: str = "4,8,16",
+    target: o.Target = "default",
+    draft: o.Draft = "skip:13,15,17",
+    prompts: o.Prompts = "code,maths,chat",
+    per_domain: o.PerDomain = 4,
+    output: Annotated[Path, o.RUN] = Path("runs/plan"),
+    tree_budget: str = "16",
     depth: PositiveInt = 8,
-    rules: str | None = None,
-    temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
+    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
     cuts: o.Cuts = o.NO_CUTS,
-    draft_temperature: str | None = None,
-    draft_top_k: NonNegativeInt | None = None,
     latency: Annotated[Path | None, o.TIMES] = None,
     measure_latency: Annotated[o.OutFile | None, o.TIMES] = None,
     context: Annotated[PositiveInt | None, o.TIMES] = None,
@@ -45,110 +42,90 @@ def plan(
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Rank laws of drafts, rules and trees by tokens per step or second, and say which to take.
+    """Rank draft laws, trees and rules by tokens per step or second, and say which to take.
 
-    Nothing is decoded: the steps follow from both models' distributions along the target's own texts. If a
-    run is interrupted, the same command continues it.
+    Every candidate writes steps of its own after texts of the target. If a run is interrupted, the same
+    command continues it.
 
     Parameters
     ----------
-    dataset : Path
-        Texts of consecutive positions: a folder that collect --consecutive made.
     output : Path
-        The folder for what is computed; by default NAME-plan next to the dataset.
+        The folder for what is computed.
     tree_budget : str
         Comma-separated: the most tokens that a tree may hold.
     depth : int
         The most levels of a tree.
-    rules : str
-        Comma-separated names of candidates; by default all but rrs, k-seq, their paths and the optimal ones.
     temperature : float
-        How the texts were sampled, as are the cuts and the order below; the dataset's own unless given.
-    draft_temperature : str
-        Comma-separated: which to try for the draft; the target's unless given.
-    draft_top_k : int
-        Sampled drafts come from this many most likely tokens of the draft; 0, the default, keeps all.
+        The temperature of both models; at 0, drafts are the most likely tokens.
     latency : Path
-        A JSON table of times (docs/plan.md); rows are then ranked by tokens per second.
+        A JSON table of times (docs/plan.md); candidates are then ranked by tokens per second.
     measure_latency : Path
-        Time the dataset's two models on this machine, write the table there, and use it.
+        Time the two models on this machine, write the table there, and use it.
     context : int
         The length of the text that times are for, in tokens; by default 256 to measure, else the table's
         smallest.
     requests : str
         Comma-separated numbers of concurrent requests, each with its own ranking; by default 1.
     """
-    from otmd.models import open_dataset
-    from otmd.study.planning.candidates import CANDIDATES
-    from otmd.study.planning.plan import DEFAULT_RULES, make_plan
-    from otmd.study.table import Table, wrapped
-
-    names = o.split("--rules", rules) if rules else DEFAULT_RULES
-    if unknown := [name for name in names if name not in CANDIDATES]:
-        raise UsageError(f"--rules: got {unknown[0]!r}, expected some of {', '.join(CANDIDATES)}")
-    settings = {
-        "rules": names,
-        "num_drafts": o.counts("--num-drafts", num_drafts),
-        "budgets": o.counts("--tree-budget", tree_budget),
-        "depth": depth,
-        "draft_top_k": draft_top_k or None,
-        "seed": seed,
-        "workers": workers,
-        "overwrite": overwrite,
-    }
-    if temperature is not None or cuts != o.NO_CUTS:
-        settings["target"] = cuts.at(temperature)
-    if draft_temperature:
-        temperatures = o.numbers("--draft-temperature", draft_temperature, float, "0.6 or 0.6,1.0")
-        steps = map(o.NO_CUTS.at, dict.fromkeys(temperatures))
-        settings["draft_temperatures"] = [step.temperature for step in steps]
-    data = open_dataset(dataset)
-    most = max(settings["budgets"])
+    budgets = o.counts("--tree-budget", tree_budget)
     numbers = o.counts("--requests", requests) if requests else [1]
-    settings["latency"] = _latency(latency, measure_latency, context, numbers, data.metadata, most)
-    folder = output or o.default_folder(dataset, "plan")
-    with o.kept_when_stopped(lambda: f"Finished texts are kept in {folder}"):
-        result = make_plan(data, folder, progress=not (quiet or json_output), **settings)
-    rankings = result.by_budget()
-    heads = ["within", *rankings[max(rankings)].heads]
-    rows = [[budget, *row] for budget, table in rankings.items() for row in table.rows]
-    tables = result.tables()
-    name = dataset.stem if dataset.is_file() else dataset.name
+    if latency and measure_latency:
+        raise UsageError("--latency: got it with --measure-latency, expected one table of times")
+    if numbers != [1] and not latency:
+        expected = "--latency" if not measure_latency else "1: --measure-latency times one request"
+        raise UsageError(f"--requests: got {requests}, expected {expected}")
+    from otmd.models import load_prompts
+    from otmd.study.plan import candidates, decision, plan_table, rank, ranking_table
+    from otmd.study.table import wrapped
+
+    ways = candidates(budgets, depth, temperature)
+    times: list[Latency | None] = [None]
+    if latency or measure_latency:
+        times = [
+            *_latencies(latency, measure_latency, context, numbers, (target, draft), max(budgets))
+        ]
+    show = not (quiet or json_output)
+    with o.kept_when_stopped(lambda: f"Finished prompts are kept in {output}"):
+        chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
+        step = cuts.at(temperature)
+        options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
+        table = plan_table(target, draft, chosen, output, ways, step, **options)
+    rankings = [rank(table, ways, cost) for cost in times]
+    said = decision(rankings[0])
+    titles = [f"{n} concurrent request{'s' * (n > 1)}, best first" for n in numbers]
+    tables = [ranking_table(*pair) for pair in zip(rankings, titles, strict=True)]
+    about = {
+        "target": target,
+        "draft": draft,
+        "prompts": str(len(chosen)),
+        "temperature": str(step),
+    }
     if json_output:
-        print(json.dumps(result.to_dict(), indent=1, ensure_ascii=False))
+        of_requests = dict(zip(map(str, numbers), rankings, strict=True))
+        rows = {number: [row.to_dict() for row in ranked] for number, ranked in of_requests.items()}
+        print(json.dumps({"said": said, "by_requests": rows, "settings": about}, indent=1))
     else:
-        for sentence in result.said:
-            print(wrapped(sentence), end="\n\n")
-        largest, key, *smaller = tables
-        printed = len(rankings) - 1 + (len(result.rankings) > 1)
-        for table in (largest, *smaller[:printed]):
-            print(f"{table._replace(note=wrapped(table.note))}\n")
-        for rule, title, _ in key.rows:
-            print(wrapped(f"{rule}: {title}"))
-    pages.write(f"Plan for {name}", result.said, tables, result.about, Table("", heads, rows))
+        print(*map(wrapped, said), *tables, sep="\n\n")
+    pages.write(f"Plan for {target} with {draft}", said, tables, about, tables[0])
 
 
-def _latency(
+def _latencies(
     given: Path | None,
     measured: Path | None,
     context: int | None,
     requests: list[int],
-    metadata: dict,
+    models: tuple[str, str],
     budget: int,
 ) -> "list[Latency]":
-    from otmd.study.planning.latency import measure_latency, read_latency
+    from otmd.study.latency import measure_latency, read_latency
 
-    if given and measured:
-        raise UsageError("--latency: got it with --measure-latency, expected one table of times")
-    path = given or measured
-    if not path:
-        if requests != [1]:
-            raise UsageError("--requests: got it without times, expected --latency")
-        return []
     if measured:
-        if requests != [1]:
-            raise UsageError(f"--requests: got {requests}, but --measure-latency times one request")
         sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
-        times = measure_latency(metadata, sizes, context or 256)
+        times = measure_latency(*models, sizes, context or 256)
         write_atomically(measured, json.dumps(times, indent=1).encode() + b"\n")
-    return [read_latency(path, context, number) for number in requests]
+    path = given or measured
+    assert path
+    latencies = [read_latency(path, context, number) for number in requests]
+    for latency in latencies:
+        latency.check(budget)
+    return latencies

@@ -26,16 +26,16 @@ from otmd.trees import (
     AdaptiveTree,
     BestFirstTree,
     IIDPaths,
+    InclusionBound,
     MostLikelyTree,
     TableModel,
     TokenTree,
     TreeLaw,
     TreeVerifier,
-    block_efficiency,
-    inclusion_bound,
     optimal_block_efficiency,
     output_distribution,
     target_distribution,
+    tokens_per_step,
 )
 from otmd.trees.base import Context, Model, Prefix
 from otmd.trees.random_choices import every_outcome
@@ -227,10 +227,10 @@ def _check_target(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) 
     for tokens, prob in every_outcome(partial(rule.run, Context(target, tree))):
         emitted[tokens] += prob
     mean_length = sum(len(tokens) * prob for tokens, prob in emitted.items())
-    value = block_efficiency(rule, target, tree).value
-    agree(f"block_efficiency of {where}", value, mean_length, SAME)
+    value = tokens_per_step(rule, target, tree).value
+    agree(f"tokens_per_step of {where}", value, mean_length, SAME)
     if tree.by_prefix:
-        bound = inclusion_bound(target, tree).value
+        bound = tokens_per_step(InclusionBound(), target, tree).value
         within(f"tokens per step of {where}, up to the inclusion bound", value, 1.0, bound, SAME)
     best = optimal_block_efficiency(target, tree).value
     within(f"tokens per step of {where}, up to the optimum", value, 1.0, best, _SAME_OPTIMUM)
@@ -244,9 +244,9 @@ def _check_target(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) 
 
 def _check_refusal(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) -> None:
     try:
-        given = block_efficiency(rule, target, tree)
+        given = tokens_per_step(rule, target, tree)
     except UnsupportedLaw:
         return
     raise AssertionError(
-        f"block_efficiency of {where}: got {given}, expected an UnsupportedLaw error"
+        f"tokens_per_step of {where}: got {given}, expected an UnsupportedLaw error"
     )

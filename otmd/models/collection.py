@@ -19,10 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from otmd.models import dataset
-from otmd.models.continuations import most_likely_along
-from otmd.models.dataset import DrawnTree, check_shape
 from otmd.models.draft_models import Draft, check_draft, common_vocabulary, load_draft
-from otmd.models.drawn_trees import draw_trees
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -31,8 +28,6 @@ from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.store import Store
 
 FORMAT = 1
-# Random numbers that draw trees are not those that sample the answer.
-_TREES = 0x7EE5
 
 
 def collect(
@@ -48,11 +43,6 @@ def collect(
     dtype: str = "float32",
     seed: int = 0,
     batch_size: int = 8,
-    paths: int | None = None,
-    path_length: int = 6,
-    trees: Sequence[tuple[int, ...]] = (),
-    quotas: Sequence[tuple[int, ...]] = (),
-    trees_every: int = 8,
     device: str | None = None,
     model_dtype: str | None = None,
     workers: int = 1,
@@ -86,18 +76,9 @@ def collect(
     dtype : {"float32", "float16"}
         The type in which the logits are stored.
     seed : int
-        For the answers that the target samples, and the trees.
+        For the answers that the target samples.
     batch_size : int
         The number of prompts that the target answers together; one shard stores them.
-    paths, path_length : int
-        With ``paths``, also store the draft's most likely paths after each position: ``path_length`` levels,
-        on each of which ``paths`` paths go on; see ``most_likely_along``.
-    trees, quotas, trees_every
-        At every ``trees_every``-th of the positions that are stored, draw a tree of strata from the draft of
-        each of these shapes (the drafts at a node, by level), and an adaptive tree of each of these quotas
-        (the drafts of each level), and store how many tokens rules yield on it;
-        see :class:`otmd.models.dataset.DrawnTree`. Drafts are drawn at ``temperature``, or at 1 if that
-        is 0. The first position is a random one of each prompt.
     device, model_dtype : str, optional
         For models that are given by name; see ``load_target``.
     workers : int
@@ -132,13 +113,6 @@ def collect(
         "seed": seed,
         "batch_size": batch_size,
     }
-    if paths is not None:
-        settings |= {"paths": paths, "path_length": path_length}
-    if trees or quotas:
-        shapes = list(dict.fromkeys(map(tuple, trees)))
-        settings |= {"trees": shapes, "trees_every": trees_every}
-    if quotas:
-        settings["quotas"] = list(dict.fromkeys(map(tuple, quotas)))
     _check_settings(settings)
     validate_count("workers", workers)
     prompts = list(prompts)
@@ -163,15 +137,8 @@ def collect(
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Raise ValueError for a setting of :func:`collect` that is out of range."""
-    for name in ("positions_per_prompt", "max_new_tokens", "batch_size", "paths", "path_length"):
-        if name in settings:
-            validate_count(name, settings[name])
-    for shape in settings.get("trees", ()):
-        check_shape("trees", shape)
-    for shape in settings.get("quotas", ()):
-        check_shape("quotas", shape, adaptive=True)
-    if "trees" in settings:
-        validate_count("trees_every", settings["trees_every"])
+    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
+        validate_count(name, settings[name])
     validate_count("seed", settings["seed"], minimum=0)
     Processing(settings["temperature"])  # refuses a bad temperature
     for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
@@ -236,15 +203,12 @@ def _tokenised(
     lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
     longest = min(lengths, default=np.inf)
     most = settings["max_new_tokens"]
-    drawn = [*settings.get("trees", ()), *settings.get("quotas", ())]
-    beyond = max([settings.get("path_length", 0), *map(len, drawn)])
     tokens = prompt_tokens(target.tokenizer, prompt)
     if not tokens:
         raise ValueError(f"prompts: {prompt.id!r} is empty")
-    if len(tokens) + most + beyond > longest:
-        paths = f" and {beyond} levels of drafts" if beyond else ""
+    if len(tokens) + most > longest:
         raise ValueError(
-            f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most}{paths} "
+            f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most} "
             f"is more than the {longest} the models take"
         )
     if settings["mode"] == "samples":
@@ -306,7 +270,6 @@ class _Run(NamedTuple):
         rows: list[dataset.Position] = []
         arrays: dict[str, list[np.ndarray]] = defaultdict(list)
         texts: list[dict[str, Any]] = []
-        trees: list[DrawnTree] = []
         for prompt, before, answer, sampled in batch:
             tokens = before + answer
             start = len(before)
@@ -316,9 +279,6 @@ class _Run(NamedTuple):
             chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
             for t in chosen:
                 rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
-            if "trees" in self.about:
-                row_of = dict(zip(chosen, range(len(rows) - count, len(rows)), strict=True))
-                trees += self._drawn(prompt, tokens, row_of)
             for role, model in (("target", self.target), ("draft", self.draft)):
                 if role == "target" and sampled:
                     logits = np.stack([sampled[t - start] for t in chosen])
@@ -327,24 +287,8 @@ class _Run(NamedTuple):
                 logits = logits[:, : self.about["vocab_size"]]
                 storable = _storable(logits, self.about["dtype"], model.name, prompt)
                 arrays[f"{role}_logits"].append(storable)
-            if "paths" in self.about:
-                size = tuple(self.about[name] for name in ("paths", "path_length", "vocab_size"))
-                arrays["draft_paths"].append(most_likely_along(self.draft, tokens, chosen, size))
         joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
-        return dataset.write_shard(self.store, number, joined, rows, texts, trees)
-
-    def _drawn(self, prompt: Prompt, tokens: list[int], row_of: dict[int, int]) -> list[DrawnTree]:
-        """Trees at every few of a prompt's positions; ``row_of`` has the rows of all of them."""
-        about = self.about
-        rng = np.random.default_rng([about["seed"], zlib.crc32(prompt.id.encode()), _TREES])
-        every = about["trees_every"]
-        rows = dict(list(row_of.items())[int(rng.integers(every)) :: every])
-        target = Processing(about["temperature"])
-        processing = target, target if target.temperature else Processing()
-        models = self.target, self.draft
-        shapes, quotas = about["trees"], about.get("quotas", ())
-        size = about["vocab_size"]
-        return draw_trees(models, tokens, rows, shapes, processing, size, rng, quotas)
+        return dataset.write_shard(self.store, number, joined, rows, texts)
 
 
 @contextmanager

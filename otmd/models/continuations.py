@@ -4,18 +4,15 @@ A language model computes a whole tree in one call: every token attends to the t
 alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache
 
-from otmd.curve._kernels import largest_entries
 from otmd.models.draft_models import Draft, NGramDraft
 from otmd.models.language_models import LanguageModel, forward_logits
 from otmd.models.ngram import ContextNGram
@@ -40,7 +37,7 @@ class Continuations(ABC):
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
 
-    def read(self, prefixes: Sequence[Prefix]) -> None:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Compute the logits after several prefixes, if one call for all is cheaper."""
         if self.reads_many:
             self.logits(prefixes)
@@ -65,59 +62,6 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
         return [continuations(model, text) for text in texts]
     together, noted = CachedContinuations(model, ()), set[Prefix]()
     return [Branch(together, noted, tuple(text)) for text in texts]
-
-
-def most_likely_along(
-    draft: Draft, tokens: Sequence[int], lengths: Sequence[int], size: tuple[int, int, int]
-) -> np.ndarray:
-    """Grow a draft's most likely paths after the first tokens of a text, as EAGLE-2 does (Li et al. 2024).
-
-    Each level holds the k most likely tokens below each of the k most likely paths of the level above, by the
-    draft's own probabilities. ``size`` is k, the number of levels L, and the number of tokens in the
-    vocabulary. For each of ``lengths``, ascending and at least 1, the paths start after so many tokens.
-
-    Returns
-    -------
-    ndarray of int32, shape (lengths, k + (L − 1)·k², 2)
-        A row is a node of the tree: the row of its parent (−1 at the top) and its token. The most likely
-        nodes come first, so the first b rows are the tree of b tokens. Unused rows at the end are −1.
-    """
-    width, num_levels, _ = size
-    read = lengths[0]
-    text = continuations(draft, tokens[:read])
-    nodes = np.full((len(lengths), width + (num_levels - 1) * width**2, 2), -1, np.int32)
-    # A language model reads many paths in one call. The counts of an n-gram may change with every token.
-    group = max(1, AT_ONCE // width) if text.reads_many else 1
-    for i in range(0, len(lengths), group):
-        text.extend(tokens[read : lengths[i]])
-        read = lengths[i]
-        starts = [tuple(tokens[read:length]) for length in lengths[i : i + group]]
-        for j, scores in enumerate(_grow(text, starts, *size)):
-            # The sort is stable, so a parent comes before a child of equal score.
-            order = sorted(scores, key=scores.__getitem__, reverse=True)
-            row_of = {path: row for row, path in enumerate(order)}
-            rows = [(row_of.get(path[:-1], -1), path[-1]) for path in order]
-            nodes[i + j, : len(rows)] = rows
-    return nodes
-
-
-def _grow(
-    text: Continuations, starts: list[Prefix], width: int, num_levels: int, vocab_size: int
-) -> list[dict[Prefix, float]]:
-    """The paths below each of these prefixes, level after level, with their log probabilities."""
-    scores: list[dict[Prefix, float]] = [{} for _ in starts]
-    levels = [{start: 0.0} for start in starts]
-    for _ in range(num_levels):
-        logits = iter(text.logits([path for level in levels for path in level]))
-        for i, level in enumerate(levels):
-            below: dict[Prefix, float] = {}
-            for path, score in level.items():
-                probs = Processing()(next(logits)[:vocab_size])
-                for token in largest_entries(probs, min(width, np.count_nonzero(probs))).tolist():
-                    below[*path, token] = score + math.log(probs[token])
-            scores[i] |= below
-            levels[i] = dict(sorted(below.items(), key=itemgetter(1), reverse=True)[:width])
-    return scores
 
 
 class Recomputed(Continuations):
@@ -166,7 +110,7 @@ class Branch(Continuations):
         self._noted = noted
         self._text = text
 
-    def read(self, prefixes: Sequence[Prefix]) -> None:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Note the prefixes: the next call reads what was noted of all texts."""
         self._noted |= {(*self._text, *prefix) for prefix in prefixes}
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,67 +38,6 @@ _LABELS = ("prompt_id", "domain", "position", "token")
 _DUMPED = ("target_logits", "draft_logits", "target_probs", "draft_probs", "prompt_id")
 _NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
 _AGAIN = "call collect again to make it anew"
-
-
-MOST_NODES = 256
-
-
-@dataclass(frozen=True)
-class DrawnTree:
-    """Expected tokens of a step on one drawn tree, for three rules.
-
-    Each is unbiased for the rule's tokens per step at this position, and all three are of the same drafts, so
-    that their differences have little variance.
-
-    Attributes
-    ----------
-    index : int
-        The row of the data set: the tree continues the text before this position.
-    shape : tuple of int
-        The drafts at a node, by level, from equal strata; of an adaptive tree the drafts of each level.
-    layer : float
-        :class:`~otmd.trees.LayerVerification`: 1 and the scores of its layers.
-    node_by_node : float
-        :class:`~otmd.trees.SubtreeVerification`: 1 and, for each level, the probability that it or a deeper
-        one is accepted, given the drafts down to it.
-    token_level : float
-        The preference rule at each node: the expected number of tokens, given the tree.
-    adaptive : bool
-        Whether it is an :class:`~otmd.trees.AdaptiveTree`.
-    """
-
-    index: int
-    shape: tuple[int, ...]
-    layer: float
-    node_by_node: float
-    token_level: float
-    adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.index, int) and self.index >= 0):
-            raise wrong("index", self.index, "the number of a row")
-        if not isinstance(self.adaptive, bool):
-            raise wrong("adaptive", self.adaptive, "true or false")
-        check_shape("shape", self.shape, self.adaptive)
-        most = 1.0 + len(self.shape)
-        for tokens in (self.layer, self.node_by_node, self.token_level):
-            if not (isinstance(tokens, float) and 0.0 <= tokens <= most + 1e-6):
-                raise wrong("tokens", tokens, f"a number of tokens up to {most}")
-
-
-def check_shape(name: str, shape: object, adaptive: bool = False) -> None:
-    """Raise ValueError unless a shape has the drafts of a node or level, by level, and not too many nodes."""
-    numbers = shape if isinstance(shape, tuple) and shape else (0,)
-    # Python's whole numbers, which do not overflow.
-    sizes, nodes = 1, 0
-    for count in numbers[:MOST_NODES]:
-        size = count if type(count) is int and 0 < count <= MOST_NODES else MOST_NODES + 1
-        sizes = size if adaptive else sizes * size
-        nodes += sizes
-    if nodes > MOST_NODES:
-        where = "in all" if adaptive else "at a node"
-        expected = f"drafts {where} by level, such as 2x1x1, of at most {MOST_NODES} nodes"
-        raise wrong(name, "x".join(map(str, numbers)), expected)
 
 
 @dataclass(frozen=True)
@@ -133,11 +72,10 @@ class Position:
 
 
 class Arrays(NamedTuple):
-    """The arrays of a file: numbers (N, V) of the target and the draft, and the draft's most likely paths."""
+    """The arrays of a file: numbers (N, V) of the target and the draft."""
 
     target: StoredArray
     draft: StoredArray
-    paths: StoredArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +92,6 @@ class Dataset:
         The origin of the data set: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
         One for each row.
-    trees : list of DrawnTree
-        Draft trees that ``collect`` drew at some of the positions, with the tokens that rules yield on them.
     texts : list of dict
         The texts that ``collect`` read: ``prompt_id``, ``tokens``, and ``start``, where the answer starts.
     """
@@ -167,7 +103,6 @@ class Dataset:
     vocab_size: int
     _files: list[Arrays]
     _hashes: tuple[str, ...] = ()
-    trees: Sequence[DrawnTree] = ()
     texts: Sequence[dict[str, Any]] = ()
 
     def __len__(self) -> int:
@@ -193,10 +128,6 @@ class Dataset:
         order; ValueError if one is outside [0, len(dataset)), and for NaN and +inf.
         """
         return self._numbers(indices, "target"), self._numbers(indices, "draft")
-
-    def paths(self, indices: ArrayLike) -> np.ndarray | None:
-        """Read the trees (k, M, 2) that :func:`otmd.models.continuations.most_likely_along` made, or None."""
-        return None if self._files[0].paths is None else self._rows(indices, "paths")
 
     def _numbers(self, indices: ArrayLike, side: str) -> np.ndarray:
         numbers = self._rows(indices, side).reshape(-1, self.vocab_size)
@@ -280,30 +211,21 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
         if shards[-1].sha256 != entry["sha256"]:
             raise DatasetError(f"the shard {path} is not the one that the manifest names")
     files = [shard.arrays for shard in shards]
-    if len({(f.target.raw.shape[1], f.paths and f.paths.raw.shape[1]) for f in files}) > 1:
-        raise DatasetError(
-            f"{folder} has shards of several vocabularies or paths; call collect anew"
-        )
+    if len({file.target.raw.shape[1] for file in files}) > 1:
+        raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
     rows = [row for shard in shards for row in shard.rows]
     positions = [replace(row, index=index) for index, row in enumerate(rows)]
-    starts = np.cumsum([0, *(len(shard.rows) for shard in shards)]).tolist()
-    trees = [
-        replace(tree, index=start + tree.index)
-        for start, shard in zip(starts, shards, strict=False)
-        for tree in shard.trees
-    ]
     hashes = tuple(shard.sha256 for shard in shards)
     size = files[0].target.raw.shape[1]
     texts = [text for shard in shards for text in shard.texts]
-    return Dataset(folder, "logits", metadata, positions, size, files, hashes, trees, texts)
+    return Dataset(folder, "logits", metadata, positions, size, files, hashes, texts)
 
 
 @dataclass(frozen=True)
 class Shard:
     """A shard that has been read: its rows are in the order of the arrays' first axis.
 
-    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``. ``trees`` are
-    draft trees that were drawn at rows.
+    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
     """
 
     path: Path
@@ -311,7 +233,6 @@ class Shard:
     rows: list[Position]
     texts: list[dict[str, Any]]
     arrays: Arrays
-    trees: list[DrawnTree]
 
 
 def write_shard(
@@ -320,17 +241,13 @@ def write_shard(
     arrays: dict[str, np.ndarray],
     rows: list[Position],
     texts: list[dict[str, Any]],
-    trees: Sequence[DrawnTree] = (),
 ) -> Path:
     """Write a shard and return its path: its N rows, their texts, and the arrays, named as in a dump."""
     from safetensors.numpy import save
 
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order.
     # So only one is written.
-    content: dict[str, Any] = {"rows": [row.labels() for row in rows], "texts": texts}
-    if trees:
-        content["trees"] = [asdict(tree) for tree in trees]
-    about = json.dumps(content)
+    about = json.dumps({"rows": [row.labels() for row in rows], "texts": texts})
     data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
     name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
     store.write(name, data)
@@ -355,19 +272,9 @@ def read_shard(path: Path, sha256: str | None = None) -> Shard:
         kind, checked = _checked_arrays(arrays, len(rows))
         if kind != "logits":
             raise ValueError(f"it has {kind}")
-        trees = [_drawn_tree(tree, len(rows)) for tree in about.get("trees", [])]
-        return Shard(path, sha256, rows, about["texts"], checked, trees)
+        return Shard(path, sha256, rows, about["texts"], checked)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({one_line(error)})") from error
-
-
-def _drawn_tree(stored: dict[str, Any], num_rows: int) -> DrawnTree:
-    """A tree as a shard stores it; ValueError, KeyError or TypeError for anything else."""
-    values: Any = stored | {"shape": tuple(stored["shape"])}
-    tree = DrawnTree(**values)
-    if tree.index >= num_rows:
-        raise wrong("index", tree.index, f"a row below {num_rows}")
-    return tree
 
 
 SHARDS = Layout(
@@ -464,11 +371,4 @@ def _checked_arrays(
         rows = "" if count is None else f" for {count} rows"
         shapes = f"{shape} and {arrays[draft].raw.shape}{rows}"
         raise wrong(f"{target} and {draft}", f"shapes {shapes}", "the same")
-    paths = arrays.get("draft_paths")
-    if paths is not None:
-        raw = paths.raw
-        sound = raw.dtype.kind == "i" and raw.ndim == 3 and raw.shape[::2] == (shape[0], 2)
-        if not (sound and ((raw[..., 0] >= -1) & (raw[..., 0] < np.arange(raw.shape[1]))).all()):
-            expected = f"whole numbers ({shape[0]}, M, 2), parents before their children"
-            raise wrong("draft_paths", f"{paths.dtype} of shape {raw.shape}", expected)
-    return kinds[0], Arrays(arrays[target], arrays[draft], paths)
+    return kinds[0], Arrays(arrays[target], arrays[draft])

@@ -13,6 +13,7 @@ from otmd.laws.base import RngLike, validate_rng
 from otmd.models.continuations import continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
+from otmd.models.tree_reading import read_trees
 from otmd.probabilities import Processing, validate_count
 from otmd.trees import TreeLaw, TreeVerifier
 from otmd.trees.base import Context, Model, Prefix
@@ -218,19 +219,14 @@ class _Decoder:
         law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
         context = Context(lambda prefix: target.probs(prefix, self.processing), law)
         tree = law.draft_tree(context, self.choices)
-        for nodes in tree.grow():
-            draft.read(nodes)
-        prefixes = tree.prefixes()
-        self._spent("draft")
-        target.logits(prefixes)
-        self._spent("target")
+        read_trees([(tree, target, draft)], self._spent)
         emitted = speculation.rule.emit(context, tree, self.choices)
         self._spent("verification")
         for depth in range(1, len(emitted) + 1):
             if tree.node(emitted[: depth - 1]) is not None:
                 self.decoded.reached[depth] += 1
                 self.decoded.kept[depth] += depth < len(emitted)
-        return emitted, len(prefixes) - 1
+        return emitted, len(tree.prefixes()) - 1
 
     def _spent(self, stage: str) -> None:
         """Add the time since the last call, or since the step began, to a stage."""

@@ -18,6 +18,7 @@ from otmd.laws import DraftLaw, Stratified, TopK
 from otmd.models.continuations import CachedContinuations, continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
+from otmd.models.tree_reading import read_trees
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
 from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Context, Model, Prefix
@@ -223,11 +224,8 @@ class _TreeDecoder:
             lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
         )
         tree = law.draft_tree(context, self._choices)
-        for nodes in tree.grow():
-            self.draft.read(nodes)
-        prefixes = tree.prefixes()
-        self.target.read(prefixes)
-        return LayerVerification().emit(context, tree, self._choices), len(prefixes) - 1
+        read_trees([(tree, self.target, self.draft)])
+        return LayerVerification().emit(context, tree, self._choices), len(tree.prefixes()) - 1
 
     def _keep_outputs(self, prefix: Prefix) -> None:
         """Keep the scores and logits of the token after a prefix, where they were asked for."""
@@ -262,7 +260,7 @@ class _Scores:
         else:
             self._following = continuations(model, tokens)
 
-    def read(self, prefixes: Sequence[Prefix]) -> None:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Read the prefixes in one call, if the model can."""
         self._following.read([self._known(prefix) for prefix in prefixes])
 

@@ -1,4 +1,3 @@
-from . import planning as planning
 from .decoding_cost import DecodingCost as DecodingCost
 from .decoding_cost import decoding_costs as decoding_costs
 from .decoding_cost import decoding_json as decoding_json

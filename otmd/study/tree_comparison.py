@@ -14,7 +14,8 @@ import polars as pl
 
 from otmd.laws import Stratified, WithoutReplacement
 from otmd.models.prompts import Prompt, prompt_tokens
-from otmd.probabilities import FloatArray, Processing
+from otmd.models.tree_reading import Reader, read_trees
+from otmd.probabilities import Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study import jackknife
@@ -23,6 +24,7 @@ from otmd.study.table import Cell, Table, wrapped
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
@@ -33,13 +35,11 @@ from otmd.trees import (
     TreeVerifier,
 )
 from otmd.trees.base import Context, DraftTree, Model, Prefix
-from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.trees.random_choices import Sampled
 from otmd.verifiers import KSequential, Preference, RecursiveRejection, TargetOnly
 
 if TYPE_CHECKING:
     from otmd.models import Draft, LanguageModel
-    from otmd.models.continuations import Continuations
 
 LAYOUT = Layout(
     read_parquet,
@@ -262,7 +262,9 @@ def rank_trees(table: pl.DataFrame, confidence: float = 0.95) -> pl.DataFrame:
 
 
 @cache
-def _loaded(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[LanguageModel, Draft]:
+def loaded_pair(
+    target: str, draft: str, prompts: tuple[Prompt, ...]
+) -> tuple[LanguageModel, Draft]:
     """Both models of a process; an n-gram draft is fitted on texts that are not among the prompts."""
     # A finished run is read without torch.
     import torch
@@ -297,7 +299,7 @@ def _texts_table(
     """The rows of some texts, which each model reads together."""
     from otmd.models.continuations import branches
 
-    models = _loaded(target, draft, prompts)
+    models = loaded_pair(target, draft, prompts)
     tokenizer, size, stops = models[0].tokenizer, models[0].token_count, models[0].stop_tokens
     step = Processing(temperature)
     starts = [
@@ -328,39 +330,12 @@ def _texts_table(
     return frame(rows, schema=SCHEMA)
 
 
-class Reader:
-    """A model's distributions (V,) after a text and after prefixes that continue it."""
-
-    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
-        self._text = text
-        self._step = step
-        self._vocab_size = vocab_size
-        self._probs: dict[Prefix, FloatArray] = {}
-
-    def __call__(self, prefix: Prefix) -> FloatArray:
-        """The distribution after a prefix."""
-        if prefix not in self._probs:
-            self._probs[prefix] = self._step(self._text.logits([prefix])[0][: self._vocab_size])
-        return self._probs[prefix]
-
-    def read(self, prefixes: Sequence[Prefix]) -> None:
-        """Read many prefixes in one call of the model."""
-        if prefixes:
-            self._text.read(prefixes)
-
-
 def _read_trees(positions: Sequence[_Position]) -> None:
-    """Draw all trees level by level, so that a model reads a level of all of them in one call."""
+    """Draw all trees, so that a model reads a level of all of them in one call."""
     for position in positions:
         position.draft.read([position.following[:i] for i in range(DEPTH)])
-    growing = [(position.draft, tree.grow()) for position in positions for tree in position.trees]
-    while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
-        for draft, nodes in levels:
-            draft.read(nodes)
-    for position in positions:
         position.target.read([position.following[:i] for i in range(DEPTH)])
-        for tree in position.trees:
-            position.target.read(tree.prefixes())
+    read_trees((tree, at.target, at.draft) for at in positions for tree in at.trees)
 
 
 def _rows_at(position: _Position) -> Iterator[dict[str, Any]]:
@@ -368,10 +343,10 @@ def _rows_at(position: _Position) -> Iterator[dict[str, Any]]:
     for candidate, context, tree in zip(CANDIDATES, position.contexts, position.trees, strict=True):
         bound, less_noise = None, 0.0
         if not isinstance(context.law, MostLikelyTree):
-            bound = bound_along(context, position.following)
+            bound = InclusionBound().along(context, position.following)
             # Both are estimates of the bound: the tree's has the noise of the drafts, the text's has not.
-            less_noise = bound - bound_on_tree(context, tree)
+            less_noise = bound - InclusionBound().expected_tokens(context, tree)
         for name, rule in candidate.rules.items():
-            tokens = expected_tokens(rule, context, tree) + less_noise
+            tokens = rule.expected_tokens(context, tree) + less_noise
             named = {"law": candidate.law, "rule": name}
             yield position.about | named | {"tokens": tokens, "bound": bound}

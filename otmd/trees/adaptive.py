@@ -154,7 +154,7 @@ class AdaptiveTree(_GrownLaw):
     >>> target = trees.TableModel([[0.6, 0.3, 0.1], [[0.3, 0.4, 0.3], [0.2, 0.7, 0.1], [0.3, 0.4, 0.3]]])
     >>> draft = trees.TableModel([[0.7, 0.2, 0.1], [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]])
     >>> tree = trees.AdaptiveTree(draft, (2, 2))
-    >>> round(trees.block_efficiency(trees.LayerVerification(), target, tree).value, 4)
+    >>> round(trees.tokens_per_step(trees.LayerVerification(), target, tree).value, 4)
     2.993
     """
 
@@ -253,7 +253,7 @@ class BestFirstTree(_GrownLaw):
     >>> from otmd import trees
     >>> draft = trees.TableModel([[0.6, 0.3, 0.1]])
     >>> tree = trees.BestFirstTree(draft, budget=4, depth=3)
-    >>> round(trees.block_efficiency(trees.SubtreeVerification(), draft, tree).value, 4)
+    >>> round(trees.tokens_per_step(trees.SubtreeVerification(), draft, tree).value, 4)
     2.6
     """
 

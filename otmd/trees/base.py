@@ -114,7 +114,7 @@ class TreeLaw(ABC):
     ...     def node_law(self, draft_probs, state):
     ...         return otmd.WithReplacement(draft_probs, 2) if state else None
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
-    >>> round(trees.inclusion_bound(target, TwoDrafts()).value, 4)
+    >>> round(trees.tokens_per_step(trees.InclusionBound(), target, TwoDrafts()).value, 4)
     1.86
     """
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from otmd.laws import DraftLaw, Race, Slots, Table, WithoutReplacement
-from otmd.laws.base import RngLike, validate_rng
-from otmd.laws.structure import draw_tokens
-from otmd.probabilities import BoolArray, FloatArray, IntArray, validate_count
-from otmd.trees.base import Context, Model, Prefix, TreeLaw
-from otmd.trees.efficiency import BlockEfficiency
+from otmd.laws.base import RngLike
+from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.trees.base import Context, DraftTree, Node, Prefix, TreeLaw
+from otmd.trees.random_choices import RandomChoices
 from otmd.verifiers import UnsupportedLaw
 from otmd.verifiers.prepared import leading_tokens
 
 # P(a node is drafted in a state)/M(u), by state: a ratio, since both get too small for a float64.
 States = dict[Hashable, float]
+# Nodes that are drafted so much more often than the target emits them add nothing.
+_LARGEST = 1e300
 
 
-def inclusion_bound(
-    target_model: Model,
-    law: TreeLaw,
-    num_samples: int | None = None,
-    *,
-    rng: RngLike = None,
-) -> BlockEfficiency:
-    """Bound the tokens per step of every lossless tree verifier by P(each prefix is drafted).
+class InclusionBound:
+    """Tokens per step that no lossless tree verifier exceeds, by P(each prefix is drafted).
 
     Let π(u) be the probability that a prefix u is drafted, and M(u) the target's probability of u. A lossless
     verifier accepts u with probability at most π(u), and uy with at most M(y|u) times the probability that it
@@ -35,31 +31,9 @@ def inclusion_bound(
     but the root, and v is u or a prefix of u, without the root. For a single path
     :class:`BlockVerification` attains the bound.
 
-    Parameters
-    ----------
-    target_model : callable
-        Takes a prefix and returns the target distribution (V,).
-    law : TreeLaw
-        The law of the draft trees. What is drafted below a token may depend on the drafts of its node only
-        through the index of the first draft that is the token, and through how many are.
-    num_samples : int, optional
-        The number of texts to sample from the target. Without it every prefix is visited, and the bound is
-        exact.
-    rng : int, sequence of int, numpy.random.Generator or None
-        Draws the texts: a seed or a generator. Equal seeds give equal answers.
-
-    Returns
-    -------
-    BlockEfficiency
-        The bound; with ``num_samples``, its estimate and standard error. The error is estimated from the same
-        texts. So it is 0 if all of them have the same value, even if rarer texts have another.
-
-    Raises
-    ------
-    ValueError
-        If ``num_samples`` is less than 2.
-    UnsupportedLaw
-        For a law of drafts at a node that has no closed form and too many tuples to list.
+    Serves trees in which what is drafted below a token depends on the drafts of its node only through the
+    index of the first one that is the token, and through how many are. Other trees are an UnsupportedLaw
+    error, and so are drafts that have no closed form and too many tuples to list.
 
     Notes
     -----
@@ -72,48 +46,92 @@ def inclusion_bound(
     >>> from otmd import trees
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
-    >>> trees.inclusion_bound(target, trees.TokenTree(draft, (1, 1))).value
+    >>> round(trees.tokens_per_step(trees.InclusionBound(), target, trees.TokenTree(draft, (1, 1))).value, 4)
     2.25
     """
-    context = Context(target_model, law)
-    root: States = {law.root(context.draft): 1.0}
-    if num_samples is None:
-        return BlockEfficiency(1.0 + _below(context, (), root, 1.0, 1.0))
-    validate_count("num_samples", num_samples, minimum=2)
-    generator = validate_rng(rng)
-    values = np.array([_along(context, root, generator) for _ in range(num_samples)])
-    error = float(values.std(ddof=1)) / num_samples**0.5
-    return BlockEfficiency(float(values.mean()), error, num_samples)
 
+    def __repr__(self) -> str:
+        return "InclusionBound()"
 
-def _below(context: Context, prefix: Prefix, states: States, mass: float, share: float) -> float:
-    """Σ of M(u) min(1, min π/M) over the drafted u below a prefix with M = ``mass``, min = ``share``."""
-    total = 0.0
-    if len(prefix) == context.law.depth:
+    def expected_tokens(
+        self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
+    ) -> float:
+        """Tokens whose mean over drawn trees is the bound; no random choice is made.
+
+        Each node u of the tree adds Σ_y M(uy) min(1, min_v π(v)/M(v)) divided by π(u), at most 1.
+        """
+
+        def below(prefix: Prefix, walk: _Walk) -> float:
+            ratio = sum(walk.states.values())
+            if len(prefix) == context.law.depth or ratio == 0.0:
+                return 0.0
+            total = walk.accepted(context, prefix) / ratio
+            node = tree.node(prefix)
+            if node is None:
+                return total
+            target = context.target(prefix)
+            for token in np.unique(node.tokens).tolist():
+                _require_state_by_token(context, prefix, node, token)
+                if target[token] > 0.0:
+                    total += below((*prefix, token), walk.after(context, prefix, token))
+            return total
+
+        return 1.0 + below((), _start(context))
+
+    def along(self, context: Context, text: Sequence[int]) -> float:
+        """Tokens whose mean over the target's texts of ``depth`` tokens is the bound."""
+        walk = _start(context)
+        total = 1.0
+        for i in range(context.law.depth):
+            total += walk.accepted(context, tuple(text[:i]))
+            walk = walk.after(context, tuple(text[:i]), text[i])
         return total
-    target = context.target(prefix)
-    for token in np.flatnonzero(target).tolist():
-        after = _states_after(context, prefix, states, token)
-        child_share = min(share, sum(after.values()))
-        if child_share > 0.0:
-            child_mass = mass * float(target[token])
-            total += child_mass * child_share
-            total += _below(context, (*prefix, token), after, child_mass, child_share)
-    return total
 
 
-def _along(context: Context, states: States, rng: np.random.Generator) -> float:
-    """1 + Σ_k min(1, min π/M) along a text that the target draws."""
-    prefix: Prefix = ()
-    share, total = 1.0, 1.0
-    while states and len(prefix) < context.law.depth:
-        target = context.target(prefix)
-        token = int(draw_tokens(target, rng, 1)[0])
-        states = _states_after(context, prefix, states, token)
-        share = min(share, sum(states.values()))
-        total += share
-        prefix = (*prefix, token)
-    return total
+class _Walk(NamedTuple):
+    """A prefix u: the states in which it is drafted, and min(1, min π(v)/M(v)) over u and its prefixes v."""
+
+    states: States
+    share: float
+
+    def accepted(self, context: Context, prefix: Prefix) -> float:
+        """Σ_y M(y|u) min(1, min π(v)/M(v)), over the v up to uy."""
+        drafted = 0.0
+        for state, reached in self.states.items():
+            law = context.node_law(prefix, state)
+            if law is not None:
+                drafted = drafted + reached * law.inclusion_probs()
+        if np.ndim(drafted) == 0:
+            return 0.0
+        return float(np.minimum(self.share * context.target(prefix), drafted).sum())
+
+    def after(self, context: Context, prefix: Prefix, token: int) -> _Walk:
+        """The prefix that is one token longer; the target may emit the token."""
+        if len(prefix) + 1 == context.law.depth:
+            return _Walk({}, 0.0)
+        states = _states_after(context, prefix, self.states, token)
+        return _Walk(states, min(self.share, sum(states.values())))
+
+
+def _start(context: Context) -> _Walk:
+    if not context.law.by_prefix:
+        raise _depends_on_others(context.law)
+    return _Walk({context.law.root(context.draft): 1.0}, 1.0)
+
+
+def _require_state_by_token(context: Context, prefix: Prefix, node: Node, token: int) -> None:
+    """UnsupportedLaw if what is drafted below a token depends on the other drafts of its node."""
+    alone = np.where(node.tokens == token, token, -1)
+    states = [context.law.child(node.state, tokens, token) for tokens in (node.tokens, alone)]
+    if states[0] != states[1]:
+        raise _depends_on_others(context.law)
+
+
+def _depends_on_others(law: TreeLaw) -> UnsupportedLaw:
+    return UnsupportedLaw(
+        f"InclusionBound: got {law!r}, in which the drafts after a prefix depend on drafts elsewhere, "
+        "expected a law in which they depend on the prefix alone, such as TokenTree or IIDPaths"
+    )
 
 
 def _states_after(context: Context, prefix: Prefix, states: States, token: int) -> States:
@@ -123,7 +141,8 @@ def _states_after(context: Context, prefix: Prefix, states: States, token: int) 
     for state, reached in states.items():
         law = context.node_law(prefix, state)
         for draft_tokens, prob in _drafts_with(law, token) if law is not None else ():
-            after[context.law.child(state, draft_tokens, token)] += reached * prob / target
+            state_after = context.law.child(state, draft_tokens, token)
+            after[state_after] = min(after[state_after] + reached * prob / target, _LARGEST)
     return after
 
 
@@ -164,7 +183,7 @@ def _listed_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
     """The tuples with a token, for a law that has no closed form."""
     if not law.can_enumerate():
         raise UnsupportedLaw(
-            f"inclusion_bound: got drafts of {law!r}, expected deterministic or independent drafts, drafts "
+            f"InclusionBound: got drafts of {law!r}, expected deterministic or independent drafts, drafts "
             "without replacement, or few enough tuples to list"
         )
     tuples, probs = law.enumerate()

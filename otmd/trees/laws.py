@@ -171,7 +171,7 @@ class IIDPaths(TreeLaw):
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> paths = trees.IIDPaths(draft, num_paths=2, depth=2)
-    >>> round(trees.inclusion_bound(target, paths).value, 4)
+    >>> round(trees.tokens_per_step(trees.InclusionBound(), target, paths).value, 4)
     2.5848
     """
 
@@ -216,7 +216,7 @@ class MostLikelyTree(TreeLaw):
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> tree = trees.MostLikelyTree(draft, budget=3, depth=2)
     >>> rule = trees.TokenLevel(otmd.TargetOnly())
-    >>> round(trees.block_efficiency(rule, target, tree).value, 4)
+    >>> round(trees.tokens_per_step(rule, target, tree).value, 4)
     1.54
     """
 

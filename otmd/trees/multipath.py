@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from otmd.curve._kernels import ratios_of
 from otmd.probabilities import FloatArray
 from otmd.trees.base import Context, DraftTree, Prefix
 from otmd.trees.laws import IIDPaths
-from otmd.trees.random_choices import RandomChoices
-from otmd.trees.verifiers import TreeVerifier, leftover, stopping_prob
+from otmd.trees.verifiers import BottomUp, Stop, leftover, stopping_prob
 from otmd.verifiers import UnsupportedLaw
 from otmd.verifiers.prepared import accept_prob
 
 
-class GreedyMultiPath(TreeVerifier):
+class GreedyMultiPath(BottomUp):
     """Pick the path that follows the drafted token of largest p/q at each node; verify it as a block.
 
     After Thomas and Pal (arXiv 2602.16961). Paths are compared token by token, by
@@ -32,23 +33,20 @@ class GreedyMultiPath(TreeVerifier):
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> paths = trees.IIDPaths(draft, num_paths=2, depth=2)
-    >>> round(trees.block_efficiency(trees.GreedyMultiPath(), target, paths).value, 4)
+    >>> round(trees.tokens_per_step(trees.GreedyMultiPath(), target, paths).value, 4)
     2.5508
     """
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
         path, drafts = _picked_path(context, tree)
         reached = [1.0]
         for i, draft in enumerate(drafts):
             target = context.target(path[:i])
             reached.append(float(accept_prob(reached[i] * target[path[i]], draft[path[i]])))
-        target, stop = context.target(path), reached[-1]
-        while path and not choices.accepts(stop):
-            path = path[:-1]
-            i = len(path)
-            mass, target = leftover(reached[i], context.target(path), drafts[i])
-            stop = stopping_prob(reached[i], mass)
-        return (*path, choices.token(target))
+        yield Stop.at(path, reached[-1], context.target(path))
+        for i in reversed(range(len(path))):
+            mass, target = leftover(reached[i], context.target(path[:i]), drafts[i])
+            yield Stop.at(path[:i], stopping_prob(reached[i], mass), target)
 
 
 def _picked_path(context: Context, tree: DraftTree) -> tuple[Prefix, list[FloatArray]]:

@@ -50,7 +50,7 @@ def optimal_block_efficiency(target_model: Model, law: TreeLaw) -> SequenceOptim
     Parameters
     ----------
     target_model, law
-        As for :func:`block_efficiency`.
+        As for :func:`tokens_per_step`.
 
     Returns
     -------

@@ -98,6 +98,6 @@ def every_outcome(
         scripts += choices.others
         done += 1
         if done + len(scripts) > most:
-            expected = "a smaller vocabulary, depth or number of drafts; or ask for num_samples"
+            expected = "a smaller vocabulary, depth or number of drafts; or ask for num_trees"
             raise wrong("model", f"more than {most} outcomes to list", expected)
         yield result, choices.prob

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -57,8 +59,15 @@ class TreeVerifier(ABC):
         """
         return self.run(Context(target_model, law), Sampled(validate_rng(rng)))
 
-    def tokens_per_step(self, context: Context, tree: DraftTree, choices: RandomChoices) -> float:
-        """An unbiased estimate of the tokens per step from one tree: the number that is emitted."""
+    def expected_tokens(
+        self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
+    ) -> float:
+        """Tokens whose mean over drawn trees is the rule's tokens per step.
+
+        By default the number that :meth:`emit` returns, with the choices of ``rng``. The rules of otmd know
+        its expectation, and make no random choice.
+        """
+        choices = rng if isinstance(rng, RandomChoices) else Sampled(validate_rng(rng))
         return float(len(self.emit(context, tree, choices)))
 
     def run(self, context: Context, choices: RandomChoices) -> Prefix:
@@ -89,7 +98,7 @@ class TokenLevel(TreeVerifier):
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> rule = trees.TokenLevel(otmd.KSequential())
-    >>> round(trees.block_efficiency(rule, target, trees.IIDPaths(draft, 2, 2)).value, 4)
+    >>> round(trees.tokens_per_step(rule, target, trees.IIDPaths(draft, 2, 2)).value, 4)
     2.3672
     """
 
@@ -109,6 +118,21 @@ class TokenLevel(TreeVerifier):
             if token not in node.tokens:
                 return prefix
         return (*prefix, choices.token(context.target(prefix)))
+
+    def expected_tokens(
+        self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
+    ) -> float:
+        def after(prefix: Prefix) -> float:
+            node = tree.node(prefix)
+            if node is None:
+                return 1.0
+            output = context.rule(self.verifier, prefix, node.state).conditional_law(node.tokens)
+            tokens = np.unique(node.tokens).tolist()
+            return 1.0 + sum(
+                float(output[token]) * after((*prefix, token)) for token in tokens if output[token]
+            )
+
+        return after(())
 
     def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:
         rule = context.rule(self.verifier, prefix, node.state)
@@ -134,27 +158,43 @@ def stopping_prob(reached: float, mass: float) -> float:
     return mass / (mass + refused) if mass + refused > 0 else 1.0
 
 
-class BottomUp(TreeVerifier):
-    """A tree verifier that decides on each node after all that is below it, down from the root."""
+class Stop(NamedTuple):
+    """A place where a step may end: ``prob`` is its probability, if the step has not ended before.
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        emitted = self.below((), 1.0, context, tree, choices)
-        assert emitted is not None
-        return emitted
+    ``length`` drafts are accepted there, and ``emit`` makes the tokens of the step.
+    """
+
+    length: int
+    prob: float
+    emit: Callable[[RandomChoices], Prefix]
+
+    @classmethod
+    def at(cls, prefix: Prefix, prob: float, target: FloatArray) -> Stop:
+        """Stop after a prefix, with a token of masses (V,)."""
+        return cls(len(prefix), prob, lambda choices: (*prefix, choices.token(target)))
+
+
+class BottomUp(TreeVerifier):
+    """A rule that decides on each node after all that is below it, down from the root."""
 
     @abstractmethod
-    def below(
-        self,
-        prefix: Prefix,
-        prob: float,
-        context: Context,
-        tree: DraftTree,
-        choices: RandomChoices,
-    ) -> Prefix | None:
-        """The tokens emitted if this prefix or an extension of it is accepted; None if none is.
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
+        """The places where the step may end, in the order in which they are asked; the root is the last."""
 
-        ``prob`` is the probability of that, given the drafts down to the prefix.
-        """
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        for stop in self.stops(context, tree):
+            if stop.length == 0 or choices.accepts(stop.prob):
+                return stop.emit(choices)
+        raise AssertionError("the root accepts")
+
+    def expected_tokens(
+        self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
+    ) -> float:
+        tokens, refused = 1.0, 1.0
+        for stop in self.stops(context, tree):
+            tokens += refused * stop.prob * stop.length
+            refused *= 1.0 - stop.prob
+        return tokens
 
 
 class Traversal(BottomUp):
@@ -172,30 +212,25 @@ class Traversal(BottomUp):
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> tree = trees.TokenTree(draft, (2, 1))
-    >>> round(trees.block_efficiency(trees.Traversal(), target, tree).value, 4)
+    >>> round(trees.tokens_per_step(trees.Traversal(), target, tree).value, 4)
     2.454
     """
 
-    def below(
-        self,
-        prefix: Prefix,
-        prob: float,
-        context: Context,
-        tree: DraftTree,
-        choices: RandomChoices,
-    ) -> Prefix | None:
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
+        return self._stops((), 1.0, context, tree)
+
+    def _stops(
+        self, prefix: Prefix, prob: float, context: Context, tree: DraftTree
+    ) -> Iterator[Stop]:
+        """The stops at a prefix and below; ``prob`` is that of any, given the drafts down to the prefix."""
         target = context.target(prefix)
         node = tree.node(prefix)
         for token, draft in self._drafts_in_turn(prefix, node) if node else ():
             drafted = float(accept_prob(prob * target[token], draft[token]))
-            emitted = self.below((*prefix, token), drafted, context, tree, choices)
-            if emitted is not None:
-                return emitted
+            yield from self._stops((*prefix, token), drafted, context, tree)
             mass, target = leftover(prob, target, draft)
             prob = stopping_prob(prob, mass)
-        if prefix and not choices.accepts(prob):
-            return None
-        return (*prefix, choices.token(target))
+        yield Stop.at(prefix, prob, target)
 
     def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, FloatArray]]:
         """The drafts of a node, each with its distribution (V,) given those before it."""
@@ -226,12 +261,12 @@ class BlockVerification(Traversal):
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> path = trees.TokenTree(draft, (1, 1))
     >>> for rule in trees.TokenLevel(otmd.Preference()), trees.BlockVerification():
-    ...     print(round(trees.block_efficiency(rule, target, path).value, 4))
+    ...     print(round(trees.tokens_per_step(rule, target, path).value, 4))
     2.19
     2.25
     """
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
         prefix: Prefix = ()
         while (node := tree.node(prefix)) is not None:
             if node.tokens.size > 1:
@@ -240,4 +275,4 @@ class BlockVerification(Traversal):
                     "path; Traversal serves trees"
                 )
             prefix = (*prefix, int(node.tokens[0]))
-        return super().emit(context, tree, choices)
+        yield from super().stops(context, tree)

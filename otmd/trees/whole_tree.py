@@ -14,17 +14,19 @@ costs m k. A row of the whole vocabulary is made for the node that emits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from otmd.laws import DraftLaw, Slots
+from otmd.laws.base import RngLike
 from otmd.laws.standard import WithStructure
 from otmd.probabilities import FloatArray, IntArray, wrong_type
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
-from otmd.trees.verifiers import BottomUp, TreeVerifier
+from otmd.trees.verifiers import BottomUp, Stop, TreeVerifier
 from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.pair_sweep import sweep_pairs
 from otmd.verifiers.prepared import PreparedVerifier
@@ -35,7 +37,7 @@ _MOST_ASSIGNMENTS = 120
 _CANCELLED = 1e-6
 
 
-class LayerVerification(TreeVerifier):
+class LayerVerification(BottomUp):
     """Verify the drafts of a layer together, the deepest layer first.
 
     The layer is one position. Its tokens are the pairs of a node and a token, its target is w M of all its
@@ -63,7 +65,7 @@ class LayerVerification(TreeVerifier):
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> tree = trees.TokenTree(draft, (2, 2), otmd.Stratified)
     >>> for rule in trees.TokenLevel(otmd.Preference()), trees.LayerVerification():
-    ...     print(round(trees.block_efficiency(rule, target, tree).value, 4))
+    ...     print(round(trees.tokens_per_step(rule, target, tree).value, 4))
     2.66
     2.72
     """
@@ -76,20 +78,20 @@ class LayerVerification(TreeVerifier):
     def __repr__(self) -> str:
         return f"LayerVerification({self.verifier!r})" if self.verifier else super().__repr__()
 
-    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        layers = self.layers(context, tree)
-        for layer in reversed(layers):
-            if layer is layers[0] or choices.accepts(layer.stopping_prob):
-                return layer.emit(choices)
-        raise AssertionError("the root accepts")
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
+        for depth, layer in reversed([*enumerate(self.layers(context, tree))]):
+            yield Stop(depth, layer.stopping_prob, layer.emit)
 
-    def tokens_per_step(self, context: Context, tree: DraftTree, choices: RandomChoices) -> float:
-        """1 + Σ s over the layers below the root: unbiased, with no more variance than the emitted tokens.
+    def expected_tokens(
+        self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
+    ) -> float:
+        """1 + Σ (s − r) over the layers; its variance is at most that of the number of emitted tokens.
 
-        Given the drafts down to a layer, s is the probability that the accepted path reaches the layer.
+        Given the drafts down to a layer, s is the probability that the accepted path reaches the layer, and
+        s − r the mean of the next layer's s. This is not the mean number of tokens given the whole tree.
         """
         layers = self.layers(context, tree)
-        return 1.0 + sum(float(layer.scores.sum()) for layer in layers[1:])
+        return 1.0 + sum(float(layer.scores.sum() - layer.masses.sum()) for layer in layers)
 
     def layers(self, context: Context, tree: DraftTree) -> list[Layer]:
         """The layers of a tree, the root's first."""
@@ -127,26 +129,20 @@ class SubtreeVerification(BottomUp):
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> tree = trees.TokenTree(draft, (2, 2), otmd.Stratified)
-    >>> round(trees.block_efficiency(trees.SubtreeVerification(), target, tree).value, 4)
+    >>> round(trees.tokens_per_step(trees.SubtreeVerification(), target, tree).value, 4)
     2.76
     """
 
-    def below(
-        self,
-        prefix: Prefix,
-        prob: float,
-        context: Context,
-        tree: DraftTree,
-        choices: RandomChoices,
-    ) -> Prefix | None:
-        layer = SweptLayer(self, context, tree, {prefix: prob})
+    def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
+        return self._stops((), 1.0, context, tree)
+
+    def _stops(
+        self, prefix: Prefix, score: float, context: Context, tree: DraftTree
+    ) -> Iterator[Stop]:
+        layer = SweptLayer(self, context, tree, {prefix: score})
         for child, accept in layer.children_in_order():
-            emitted = self.below(child, accept, context, tree, choices)
-            if emitted is not None:
-                return emitted
-        if prefix and not choices.accepts(layer.stopping_prob):
-            return None
-        return layer.emit(choices)
+            yield from self._stops(child, accept, context, tree)
+        yield Stop(len(prefix), layer.stopping_prob, layer.emit)
 
 
 class Layer(ABC):

@@ -11,7 +11,6 @@ from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
     PreparedVerifier,
     accept_prob,
-    in_order_emission_probs,
     normalised,
 )
 
@@ -57,10 +56,3 @@ class _PreparedKSequential(PreparedVerifier):
         # α/β = Σ_{i<n} (1 − β)^i, which needs no division by a β that may be zero.
         tries = ((1.0 - accepted_once.sum()) ** np.arange(self.law.num_drafts)).sum()
         return normalised(np.maximum(self.target - tries * accepted_once, 0.0), self.target)
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        shape = self.law.num_drafts, self.target.size
-        accept = np.broadcast_to(self.accept_probs(np.arange(self.target.size)), shape)
-        return in_order_emission_probs(
-            self.target, np.broadcast_to(self.draft, shape), accept, token
-        )

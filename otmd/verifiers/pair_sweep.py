@@ -100,14 +100,6 @@ class Sweep(Choice):
         """For pairs (m,): numbers that ascend in the order of preference, c, and A_j c q_j(y)."""
         ...
 
-    @abstractmethod
-    def copies(self, token: int) -> FloatArray:
-        """P(slot i is the first that holds a token, j more do, and one is accepted), shape (n, n).
-
-        All slots have the same distribution.
-        """
-        ...
-
     def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         return self.chosen(self.slots.slots_of(tokens)[None], tokens)[0]
 
@@ -235,21 +227,6 @@ class _CellSweep(Sweep):
             mass_taken = np.minimum(left, total[turn, level, last] * self.slots.dense[row, tokens])
             left -= np.where(row > rows, mass_taken, 0.0)
         return left
-
-    def copies(self, token: int) -> FloatArray:
-        # Slots are taken in turn: a slot that holds the token before it is accepted in a later one would have
-        # been accepted itself.
-        count = self.slots.num_drafts
-        slots, tokens = np.arange(count), np.full(count, token)
-        _, _, accepted = self.pairs(slots, tokens)
-        drawn = self.slots.probs[token]
-        held = drawn / np.maximum(self._unaccepted[(*self._group(tokens), slots)], drawn)
-        masses = np.zeros((count, count))
-        more = np.eye(1, count)[0]
-        for i in reversed(range(count)):
-            masses[i] = accepted[i] * more
-            more = (1.0 - held[i]) * more + held[i] * np.roll(more, 1)
-        return masses
 
 
 @kernel(error_model="numpy")

@@ -5,13 +5,11 @@ The algorithm, the pair sweep, and why it is lossless are in :mod:`otmd.verifier
 
 from __future__ import annotations
 
-import numpy as np
-
 from otmd.curve._kernels import hockey_stick
 from otmd.laws import DraftLaw, Slots, Structure
-from otmd.probabilities import FloatArray, IntArray
+from otmd.probabilities import FloatArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.pair_sweep import Sweep, sweep_pairs
+from otmd.verifiers.pair_sweep import sweep_pairs
 from otmd.verifiers.prepared import ChoosingVerifier
 
 
@@ -60,7 +58,7 @@ class Preference(Verifier):
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
             sweep = sweep_pairs(structure.random_target(target), structure.random)
-        return _PreferenceRule(target, law, structure.deterministic, sweep)
+        return ChoosingVerifier(target, law, structure.deterministic, sweep)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         structure = law.position_structure
@@ -68,19 +66,6 @@ class Preference(Verifier):
         if rate is None:
             rate = self.prepare_position(target, law).rate
         return rate, rate
-
-
-class _PreferenceRule(ChoosingVerifier):
-    def __init__(
-        self, target: FloatArray, law: DraftLaw, deterministic: IntArray, sweep: Sweep | None
-    ) -> None:
-        super().__init__(target, law, deterministic, sweep)
-        self.sweep = sweep
-
-    def _copies(self, token: int, slots: Slots) -> FloatArray:
-        if slots.probs[token] == 0.0 or self.sweep is None:
-            return np.zeros((slots.num_drafts, slots.num_drafts))
-        return self.sweep.copies(token)
 
 
 def _single_rate(target: FloatArray, structure: Structure) -> float | None:

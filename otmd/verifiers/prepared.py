@@ -10,10 +10,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.laws import DraftLaw, Slots
+from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_rng
 from otmd.laws.structure import draw_tokens
-from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
+from otmd.probabilities import FloatArray, IntArray, wrong
 
 # Rounding may move a probability so far outside [0, 1], and the sum of a distribution so far from 1.
 _ROUNDING = 1e-9
@@ -100,97 +100,6 @@ class PreparedVerifier(ABC):
             output += undecided * self._checked_residual(ids)
         return output
 
-    def emission_probs(self, token: int, *, rng: RngLike = 0, samples: int = 4) -> FloatArray:
-        """Probability that each draft is the first copy of a token, given that the verifier emits it.
-
-        They are exact for most verifiers of otmd. Otherwise the entries are unbiased estimates: the token is
-        put at each index in turn, the other drafts are drawn from ``law.next_draft_probs``, and a draw counts
-        with the probability that the token is drafted there.
-
-        Parameters
-        ----------
-        token : int
-            The emitted token.
-        rng : int, sequence of int, numpy.random.Generator or None
-            A seed or a generator, which draws the other drafts for an estimate.
-        samples : int
-            The number of draws of the other drafts for an estimate.
-
-        Returns
-        -------
-        ndarray of float64, shape (n, n)
-            Entry (i, j) is P(draft i is the first that holds the token, and j later drafts hold it | the
-            token is emitted). The sum is P(the token was drafted | it is emitted). The sum of
-            :class:`~otmd.Preference`, :class:`~otmd.Optimal` and :class:`~otmd.TargetOnly` is always exact.
-
-        Raises
-        ------
-        ValueError
-            For a token that the target never emits.
-        """
-        token = validate_count("token", token, minimum=0, maximum=self.target.size - 1)
-        if self.target[token] <= 0.0:
-            raise wrong("token", token, "a token with mass: the target never emits this one")
-        return self._emission_probs(token, validate_rng(rng), validate_count("samples", samples))
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        """The result of :meth:`emission_probs`, for valid input; by default an estimate."""
-        n = self.law.num_drafts
-        masses = np.zeros((n, n))
-        for _ in range(samples):
-            # The drafts before the first copy of the token, and the probability that they hold none.
-            before = np.empty(0, np.int64)
-            weight = 1.0
-            for i in range(n):
-                probs = np.array(self.law.position_structure.next_draft_probs(before))
-                if probs[token] > 0.0:
-                    draft_tokens = np.append(before, token)
-                    while draft_tokens.size < n:
-                        following = self.law.position_structure.next_draft_probs(draft_tokens)
-                        draft_tokens = np.append(draft_tokens, draw_tokens(following, rng, 1))
-                    emitted = float(self.conditional_law(draft_tokens)[token])
-                    more = np.count_nonzero(draft_tokens == token) - 1
-                    masses[i, more] += weight * float(probs[token]) * emitted
-                probs[token] = 0.0
-                weight *= float(probs.sum())
-                if weight == 0.0 or i + 1 == n:
-                    break
-                before = np.append(before, draw_tokens(probs, rng, 1))
-        return masses / samples / float(self.target[token])
-
-    def _with_exact_sum(
-        self, token: int, total: float, rng: np.random.Generator, samples: int
-    ) -> FloatArray:
-        """The :meth:`emission_probs` from their sum; estimates where several drafts may hold the token."""
-        probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-        leading = self._leading_tokens
-        slots = self._slots
-        index = leading.size
-        if token in leading:
-            index = int(np.flatnonzero(leading == token)[0])
-        elif slots is not None and slots.disjoint and slots.num_drafts == slots.copies.size:
-            index += int(slots.number[token])
-        elif total > 0.0:
-            probs = PreparedVerifier._emission_probs(self, token, rng, samples)
-            total -= float(probs.sum())
-        # The error of an estimate goes to the first index, so that the sum stays exact.
-        if total != 0.0:
-            probs[index, 0] += total
-        return probs
-
-    @cached_property
-    def _slots(self) -> Slots | None:
-        """The slots of the random drafts, if these are independent and come after the deterministic ones."""
-        structure = self.law.position_structure
-        deterministic, random = structure.deterministic, structure.random
-        if isinstance(random, Slots) and self._leading_tokens.size == deterministic.size:
-            return random
-        return None
-
-    @cached_property
-    def _leading_tokens(self) -> IntArray:
-        return leading_tokens(self.law)
-
     def _checked_accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         """The result of :meth:`accept_probs`, checked, since a user may have written the subclass."""
         probs = np.asarray(self.accept_probs(draft_tokens))
@@ -272,28 +181,6 @@ class ChoosingVerifier(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self._residual
 
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        if token in self._deterministic:
-            return self._with_exact_sum(token, 1.0, rng, samples)
-        # The residual gives no token that was drafted at random.
-        slots = self._slots
-        if slots is not None and slots.is_single and slots.num_drafts > 1:
-            probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-            masses = self._copies(token, slots)
-            # For a p below the rounding of 1, the sum may be anything.
-            masses = masses / max(masses.sum(), self.target[token])
-            probs[self._deterministic.size :, : slots.num_drafts] = masses
-            return probs
-        total = min(float(self.accepted[token] / self.target[token]), 1.0)
-        return self._with_exact_sum(token, total, rng, samples)
-
-    @abstractmethod
-    def _copies(self, token: int, slots: Slots) -> FloatArray:
-        """P(random draft i is the first copy of the token, j more follow, and one is accepted), (m, m).
-
-        The m random drafts are drawn from one distribution.
-        """
-
     @cached_property
     def _residual(self) -> FloatArray:
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
@@ -309,44 +196,6 @@ def leading_tokens(law: DraftLaw) -> IntArray:
             break
         tokens = np.append(tokens, token)
     return tokens
-
-
-def copies_of_slots(
-    drawn: FloatArray, accepted: FloatArray, before: FloatArray, after: FloatArray
-) -> FloatArray:
-    """P(draft i is the first copy of a token, j more follow, and one of them is accepted), shape (n, n).
-
-    Drafts are independent. Draft i holds the token with probability ``drawn[i]``, and is also accepted, if
-    none before it was, with probability ``accepted[i]``. It holds another token and does not rule the token
-    out with probability ``before[i]`` before the token is accepted, and ``after[i]`` after it.
-    """
-    n = drawn.size
-    masses = np.zeros((n, n))
-    later = np.zeros(n + 1)
-    behind = np.eye(1, n + 1)[0]
-    # Coefficients by the number of copies: among the drafts from i on, and among those behind the accepted.
-    for i in reversed(range(n)):
-        first = accepted[i] * behind + (drawn[i] - accepted[i]) * later
-        masses[i] = first[:n]
-        later = np.roll(first, 1) + before[i] * later
-        behind = after[i] * behind + drawn[i] * np.roll(behind, 1)
-    return masses * np.append(1.0, before[:-1]).cumprod()[:, None]
-
-
-def in_order_emission_probs(
-    target: FloatArray, draft: FloatArray, accept: FloatArray, token: int
-) -> FloatArray:
-    """The emission probabilities of a verifier that looks at independent drafts one after another.
-
-    Draft i is drawn from ``draft[i]``, shape (n, V), and is accepted with the probability that ``accept``
-    (n, V) gives for its token. The residual gives no rejected draft.
-    """
-    drawn = draft[:, token]
-    accepted = drawn * accept[:, token]
-    before = np.einsum("iv,iv->i", draft, 1.0 - accept) - (drawn - accepted)
-    masses = copies_of_slots(drawn, accepted, np.maximum(before, 0.0), 1.0 - drawn)
-    # For a p below the rounding of 1, the sum may be anything.
-    return masses / max(masses.sum(), target[token])
 
 
 def decision_rng(rng: RngLike) -> np.random.Generator:

@@ -13,7 +13,6 @@ from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
     PreparedVerifier,
     accept_prob,
-    in_order_emission_probs,
     normalised,
 )
 from otmd.verifiers.rejection_bounds import rejection_bounds
@@ -83,11 +82,6 @@ class _PreparedSingle(PreparedVerifier):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return normalised(np.maximum(self.target - self.scales[-1] * self.draft, 0.0), self.target)
 
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        accept = self.accept_probs(np.arange(self.target.size)[:, None]).T
-        draft = np.broadcast_to(self.draft, accept.shape)
-        return in_order_emission_probs(self.target, draft, accept, token)
-
 
 class _PreparedRace(PreparedVerifier):
     """The drafts are drawn without replacement."""
@@ -114,25 +108,6 @@ class _PreparedRace(PreparedVerifier):
             probs[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
         return probs, scale
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        """Emission probabilities, exact for the first two drafts, and estimated for the others.
-
-        A token is emitted as the draft that it is or, if that is rejected, not at all. A token with q ≥ p is
-        accepted as the first draft only.
-        """
-        p, q = self.target, self.race.probs
-        probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-        probs[0, 0] = min(p[token], q[token])
-        rejected = np.maximum(q - p, 0.0)
-        missing = float(p[token] - q[token])
-        if missing > 0.0 and rejected.any():
-            first = np.flatnonzero(rejected)
-            drawn = q[token] / self.race.mass_left(first[:, None])
-            probs[1, 0] = rejected[first] @ np.minimum(drawn, missing / rejected.sum())
-            if self.law.num_drafts > 2:
-                probs[2:, 0] = self._later_drafts(token, rejected, rng, samples)
-        return probs / p[token]
 
     def _later_drafts(
         self, token: int, rejected: FloatArray, rng: np.random.Generator, samples: int
@@ -186,7 +161,3 @@ class _PreparedSlots(PreparedVerifier):
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        accept = accept_prob(np.array(self.targets[:-1]), self.draft)
-        return in_order_emission_probs(self.target, self.draft, accept, token)

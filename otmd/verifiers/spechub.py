@@ -67,10 +67,3 @@ class _PreparedSpecHub(PreparedVerifier):
         missing = self.target - self.served_first - self.served_second
         missing[self.hub] = 0.0
         return normalised(np.maximum(missing, 0.0), self.target)
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        first, second = self.served_first[token], self.served_second[token]
-        if token == self.hub:
-            first = self.hub_accept * (self.hub_first - self.served_second).sum()
-            second = self.hub_accept * (self.other_first - self.served_first).sum()
-        return np.array([[first, 0.0], [second, 0.0]]) / self.target[token]

@@ -8,7 +8,7 @@ from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Structure
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import PreparedVerifier, copies_of_slots, normalised
+from otmd.verifiers.prepared import PreparedVerifier, normalised
 
 
 class TargetOnly(Verifier):
@@ -54,15 +54,3 @@ class _PreparedTargetOnly(PreparedVerifier):
         rest = self.target.copy()
         rest[draft_tokens] = 0.0
         return normalised(rest, self.target)
-
-    def _emission_probs(self, token: int, rng: np.random.Generator, samples: int) -> FloatArray:
-        slots = self._slots
-        if slots is None or token in self._leading_tokens:
-            total = float(self.law.position_structure.inclusion_probs()[token])
-            return self._with_exact_sum(token, total, rng, samples)
-        probs = np.zeros((self.law.num_drafts, self.law.num_drafts))
-        drawn = np.repeat(slots.dense[:, token], slots.copies)
-        # No draft rules a token out.
-        copies = copies_of_slots(drawn, drawn, 1.0 - drawn, 1.0 - drawn)
-        probs[self._leading_tokens.size :, : drawn.size] = copies
-        return probs

@@ -4,14 +4,14 @@ import pytest
 import otmd
 from experiments.trees import layerwise_optimum
 from experiments.trees.layerwise_optimum import LayerwiseProgram
-from otmd.trees import BlockVerification, IIDPaths, TableModel, TokenTree, block_efficiency
+from otmd.trees import BlockVerification, IIDPaths, TableModel, TokenTree, tokens_per_step
 
 
 def test_the_best_layerwise_rule_of_a_path_and_of_a_layer() -> None:
     """Block verification is optimal for a path, the optimal verifier for a layer."""
     target, draft = (TableModel.random(3, 2, rng=[7, i]) for i in range(2))
     path = IIDPaths(draft, 1, 3)
-    block = block_efficiency(BlockVerification(), target, path).value
+    block = tokens_per_step(BlockVerification(), target, path).value
     assert LayerwiseProgram(target, path).value() == pytest.approx(block, abs=1e-9)
     for law in (otmd.Stratified, otmd.WithReplacement, otmd.WithoutReplacement):
         rate = otmd.optimal_acceptance(target(()), law(draft(()), 2)).rate

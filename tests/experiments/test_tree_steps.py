@@ -21,7 +21,7 @@ from otmd.trees import (
     TableModel,
     TokenLevel,
     TokenTree,
-    block_efficiency,
+    tokens_per_step,
 )
 
 DEPTH = 3
@@ -74,7 +74,7 @@ def test_binary_trees_along_texts_are_block_efficiency(rule):
         emission, rate = emission_and_rate(verifier, p, law(q, 2), token, rng)
         return [[emission.sum()]], [rate]
 
-    expected = block_efficiency(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
+    expected = tokens_per_step(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
     # The rate of recursive rejection without replacement is known within 1e-6.
     assert np.abs(mean_over_texts(target, draft, 0, at_token) - expected.value).max() < 5e-6
 
@@ -87,7 +87,7 @@ def test_a_probability_that_forgets_the_emitted_token_is_caught():
         rate = verifier.acceptance_rate(p, law(q, 2))
         return [[rate]], [rate]
 
-    expected = block_efficiency(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
+    expected = tokens_per_step(TokenLevel(verifier), target, TokenTree(draft, (2,) * DEPTH, law))
     assert np.abs(mean_over_texts(target, draft, 0, at_token) - expected.value).min() > 1e-3
 
 
@@ -97,7 +97,7 @@ def test_a_probability_that_forgets_the_emitted_token_is_caught():
 def test_paths_along_texts_are_block_efficiency(verifier):
     target, draft = small_pair()
     for paths in (1, 2, 3):
-        expected = block_efficiency(TokenLevel(verifier), target, IIDPaths(draft, paths, 2))
+        expected = tokens_per_step(TokenLevel(verifier), target, IIDPaths(draft, paths, 2))
 
         def at_token(p, q, token, paths=paths):
             return paths_emission(verifier, p, q, token, paths)
@@ -112,9 +112,9 @@ def test_block_verification_along_texts_is_block_efficiency():
     for prob, tokens, p, q in texts(target, draft, DEPTH):
         starts = block_starts(p, q, tokens, DEPTH)
         total += prob * np.array([starts.reached[0].sum(), starts.expected[0]])
-    expected = block_efficiency(BlockVerification(), target, IIDPaths(draft, 1, DEPTH)).value
+    expected = tokens_per_step(BlockVerification(), target, IIDPaths(draft, 1, DEPTH)).value
     assert np.abs(total - expected).max() < 1e-12
-    token_wise = block_efficiency(TokenLevel(otmd.Preference()), target, IIDPaths(draft, 1, DEPTH))
+    token_wise = tokens_per_step(TokenLevel(otmd.Preference()), target, IIDPaths(draft, 1, DEPTH))
     assert expected > token_wise.value + 0.01
 
 

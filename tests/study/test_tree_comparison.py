@@ -28,7 +28,7 @@ TEXTS["p1"] = TEXTS["p1"][:15]
 @pytest.fixture
 def compare(tmp_path, monkeypatch):
     pair = make_pair()
-    monkeypatch.setattr(tree_comparison, "_loaded", lambda *_: pair)
+    monkeypatch.setattr(tree_comparison, "loaded_pair", lambda *_: pair)
     return partial(compare_trees, "tiny", "skip:1,3", PROMPTS, TEXTS, tmp_path / "trees", workers=1)
 
 
@@ -65,7 +65,7 @@ def test_a_finished_run_is_read_and_other_models_want_another_folder(
 ):
     table = compare()
     assert set(table["start"]) <= set(STARTS)
-    monkeypatch.setattr(tree_comparison, "_loaded", None)
+    monkeypatch.setattr(tree_comparison, "loaded_pair", None)
     assert compare().equals(table)
     with pytest.raises(ValueError, match="draft"):
         compare_trees("tiny", "skip:2", PROMPTS, TEXTS, tmp_path / "trees", workers=1)

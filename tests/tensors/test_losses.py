@@ -221,7 +221,7 @@ def expected_tokens(
 def test_one_path_yields_the_tokens_of_block_verification(seed: int) -> None:
     target, draft = (trees.TableModel.random(vocab_size=3, order=2, rng=seed + s) for s in (0, 50))
     path = trees.IIDPaths(draft, num_paths=1, depth=3)
-    exact = trees.block_efficiency(trees.BlockVerification(), target, path).value
+    exact = trees.tokens_per_step(trees.BlockVerification(), target, path).value
     assert abs(expected_tokens(target, draft, (1, 1, 1)) - exact) < 1e-12
 
 
@@ -240,7 +240,7 @@ def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], 
     target, draft = (trees.TableModel.random(vocab_size=4, order=2, rng=seed + s) for s in (0, 50))
     tree = trees.TokenTree(draft, widths, otmd.Stratified)
     value = expected_tokens(target, draft, widths)
-    default = trees.block_efficiency(trees.SubtreeVerification(), target, tree).value
+    default = trees.tokens_per_step(trees.SubtreeVerification(), target, tree).value
     assert abs(value - default) < 0.05
     assert value <= trees.optimal_block_efficiency(target, tree).value + 1e-9
 

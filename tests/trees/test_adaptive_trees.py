@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import pytest
 from small_models import model_pair
 
 import otmd
-from otmd.models.drawn_trees import node_by_node_tokens
 from otmd.testing import check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
     BestFirstTree,
+    InclusionBound,
     LayerVerification,
     SubtreeVerification,
     TableModel,
     TokenLevel,
     TreeLaw,
-    block_efficiency,
-    inclusion_bound,
+    tokens_per_step,
 )
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, DraftTree, Prefix
-from otmd.trees.estimates import token_level_tokens
 from otmd.trees.random_choices import Sampled, every_outcome
 
 LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
@@ -62,25 +59,6 @@ def test_what_is_above_may_decide(rule, name: str) -> None:
     for vocab_size in (2, 3):
         target, draft = model_pair("any", 2, vocab_size)
         check_tree_verifier(rule, trees(draft)[name], target)
-
-
-def on_tree(tokens, context, choices) -> float:
-    return tokens(context, context.law.draft_tree(context, choices))
-
-
-@pytest.mark.parametrize("name", ["quotas", "looks at all"])
-def test_estimates_on_drawn_trees_have_their_mean(name: str) -> None:
-    for seed in range(1):
-        target, draft = model_pair("any", seed, vocab_size=2)
-        law = trees(draft)[name]
-        context = Context(target, law)
-        for tokens, rule in (
-            (node_by_node_tokens, SUBTREE),
-            (partial(token_level_tokens, verifier=otmd.Preference()), TOKEN_LEVEL),
-        ):
-            outcomes = every_outcome(partial(on_tree, tokens, context))
-            mean = sum(value * prob for value, prob in outcomes)
-            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
 
 
 def drawn(law: TreeLaw, seed: int = 0) -> DraftTree:
@@ -134,7 +112,5 @@ def test_best_first_growth_is_refused() -> None:
     law = BestFirstTree(draft, 4, 3)
     with pytest.raises(otmd.UnsupportedLaw, match="SubtreeVerification serves it"):
         LAYER.step(target, law, rng=0)
-    with pytest.raises(ValueError, match="level by level"):
-        node_by_node_tokens(Context(target, law), drawn(law))
     with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
-        inclusion_bound(target, AdaptiveTree(draft, (2,)))
+        tokens_per_step(InclusionBound(), target, AdaptiveTree(draft, (2,)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import product
 
@@ -13,6 +14,7 @@ from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
@@ -20,12 +22,13 @@ from otmd.trees import (
     TokenLevel,
     TokenTree,
     Traversal,
-    block_efficiency,
-    inclusion_bound,
+    TreeLaw,
+    TreeVerifier,
+    optimal_block_efficiency,
     target_distribution,
+    tokens_per_step,
 )
 from otmd.trees.base import Context
-from otmd.trees.estimates import bound_along, bound_on_tree, expected_tokens
 from otmd.trees.random_choices import Sampled, every_outcome
 
 NODE_LAWS = {
@@ -49,34 +52,101 @@ def small_laws(draft):
     yield TokenTree(draft, (1, 1)), ONE_PATH
 
 
-def mean_over_trees(context, estimate):
-    outcomes = every_outcome(
-        lambda choices: estimate(context, context.law.draft_tree(context, choices))
-    )
-    return sum(value * prob for value, prob in outcomes)
+def mean_length(rule, target, law):
+    outcomes = every_outcome(partial(rule.run, Context(target, law)))
+    return sum(len(tokens) * prob for tokens, prob in outcomes)
 
 
-def test_estimates_have_the_mean_of_what_the_rules_emit():
+def test_tokens_per_step_are_the_mean_of_what_the_rules_emit():
     target, draft = models()
     certain = MostLikelyTree(draft, budget=3, depth=2), (TokenLevel(otmd.TargetOnly()),)
     for law, rules in (*small_laws(draft), certain):
-        context = Context(target, law)
-        for rule in rules:
-            mean = mean_over_trees(context, partial(expected_tokens, rule))
-            assert mean == pytest.approx(block_efficiency(rule, target, law).value, abs=1e-12)
+        for rule in (*rules, Rewritten(rules[0])):
+            value, error = tokens_per_step(rule, target, law)
+            assert value == pytest.approx(mean_length(rule, target, law), abs=1e-12)
+            assert error == 0.0
 
 
-def test_estimates_of_the_bound_have_its_mean():
-    target, draft = (TableModel.random(4, 2, 0.3, rng=seed) for seed in (1, 2))
-    probs = target_distribution(target, 2)
-    for law, _ in small_laws(draft):
+class Rewritten(TreeVerifier):
+    """A user's rule: it says what it emits, and nothing else."""
+
+    def __init__(self, rule):
+        self.rule = rule
+
+    def emit(self, context, tree, choices):
+        return self.rule.emit(context, tree, choices)
+
+
+def test_drawn_trees_give_the_value_within_its_error():
+    target, draft = models()
+    law = TokenTree(draft, (2, 1), otmd.Stratified)
+    for rule in (LayerVerification(), Rewritten(LayerVerification()), InclusionBound()):
+        value, error = tokens_per_step(rule, target, law, 400, rng=0)
+        assert 0.0 < error < 0.1
+        assert abs(value - tokens_per_step(rule, target, law).value) < 4 * error
+
+
+def the_bound(target, law):
+    """By the formula: π(u) from all trees, and every text of the target."""
+    context = Context(target, law)
+    drafted = Counter()
+    for prefixes, prob in every_outcome(lambda c: law.draft_tree(context, c).prefixes()):
+        drafted.update(dict.fromkeys(prefixes, prob))
+    total = 1.0
+    for length in range(1, law.depth + 1):
+        for text in product(range(draft_size(law)), repeat=length):
+            masses = np.cumprod([target(text[:i])[text[i]] for i in range(length)])
+            ratios = [drafted[text[: i + 1]] / mass for i, mass in enumerate(masses) if mass > 0]
+            total += masses[-1] * min(1.0, *ratios) if masses[-1] > 0 else 0.0
+    return total
+
+
+def draft_size(law):
+    return np.size(law.draft_model(()))
+
+
+SHAPES = ((2, 1), ((), ((),)), ((((),),), ()))
+
+
+def test_the_bound_is_its_formula_on_trees_and_along_texts():
+    target, draft = (TableModel.random(3, 2, 0.3, rng=seed) for seed in (1, 2))
+    laws = [TokenTree(draft, shape, kind) for shape in SHAPES for kind in NODE_LAWS]
+    rule = InclusionBound()
+    for law in (*laws, IIDPaths(draft, 3, 2), MostLikelyTree(draft, budget=3, depth=2)):
         context = Context(target, law)
-        bound = inclusion_bound(target, law).value
-        assert mean_over_trees(context, bound_on_tree) == pytest.approx(bound, abs=1e-12)
-        texts = [text for text in product(range(4), repeat=2) if probs[text] > 0]
-        bounds = [bound_along(context, text) for text in texts]
+        bound = the_bound(target, law)
+        assert tokens_per_step(rule, target, law).value == pytest.approx(bound, abs=1e-12)
+        probs = target_distribution(target, law.depth)
+        texts = [text for text in product(range(3), repeat=law.depth) if probs[text] > 0]
+        bounds = [rule.along(context, text) for text in texts]
         assert np.dot([probs[text] for text in texts], bounds) == pytest.approx(bound, abs=1e-12)
-        assert max(bounds) - min(bounds) > 0.01
+
+
+class BySibling(TreeLaw):
+    """After token 0 two certain drafts, but only if its sibling is 1."""
+
+    depth = 2
+    draft_model = TableModel([[0.5, 0.25, 0.25, 0.0], np.tile([0.5, 0.5, 0.0, 0.0], (4, 1))])
+
+    def root(self, draft):
+        return "root"
+
+    def node_law(self, draft_probs, state):
+        if state == "root":
+            return otmd.Joint([[0, 1], [0, 2]], [0.5, 0.5], 4)
+        return otmd.Greedy(draft_probs, 2) if state else None
+
+    def child(self, state, tokens, token):
+        return state == "root" and token == 0 and 1 in tokens.tolist()
+
+
+def test_trees_that_depend_on_siblings_have_no_bound_by_prefixes():
+    """Given the tree, the sum over its nodes would have the mean 1.75, but a rule attains 2."""
+    target = TableModel([[0.5, 0.0, 0.0, 0.5], np.tile([0.5, 0.5, 0.0, 0.0], (4, 1))])
+    assert optimal_block_efficiency(target, BySibling()).value == pytest.approx(2.0, abs=1e-9)
+    for num_trees in (None, 20):
+        with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
+            tokens_per_step(InclusionBound(), target, BySibling(), num_trees, rng=0)
 
 
 def test_the_most_likely_tree_yields_what_its_definition_says_and_is_read_level_by_level():
@@ -93,4 +163,4 @@ def test_the_most_likely_tree_yields_what_its_definition_says_and_is_read_level_
     nodes = tree.prefixes()
     expected = sum(np.prod([target(v[:k])[v[k]] for k in range(len(v))]) for v in nodes)
     rule = TokenLevel(otmd.TargetOnly())
-    assert expected_tokens(rule, context, tree) == pytest.approx(expected, abs=1e-12)
+    assert rule.expected_tokens(context, tree) == pytest.approx(expected, abs=1e-12)

@@ -22,9 +22,9 @@ from otmd.trees import (
     Traversal,
     TreeLaw,
     TreeVerifier,
-    block_efficiency,
     output_distribution,
     target_distribution,
+    tokens_per_step,
 )
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
@@ -104,7 +104,7 @@ def test_rules_with_a_fault_are_caught() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "tokens_per_step"),
+    ("make", "expected"),
     [
         (lambda q: MostLikelyTree(q, 1, 1, 1), 1.5),
         (lambda q: TokenTree(q, (1,), partial(otmd.Stratified, sharpness=2.0)), 1.6),
@@ -112,7 +112,7 @@ def test_rules_with_a_fault_are_caught() -> None:
     ],
 )
 @pytest.mark.parametrize("rule", [BlockVerification(), Traversal()])
-def test_a_draft_is_verified_by_the_law_that_drew_it(rule, make, tokens_per_step: float) -> None:
+def test_a_draft_is_verified_by_the_law_that_drew_it(rule, make, expected: float) -> None:
     target, law = TableModel([[0.5, 0.5]]), make(TableModel([[0.75, 0.25]]))
     assert deviation(rule, target, law) <= ROUNDING
-    assert block_efficiency(rule, target, law).value == pytest.approx(tokens_per_step, abs=1e-12)
+    assert tokens_per_step(rule, target, law).value == pytest.approx(expected, abs=1e-12)

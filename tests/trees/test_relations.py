@@ -21,8 +21,8 @@ from otmd.trees import (
     Traversal,
     TreeLaw,
     TreeVerifier,
-    block_efficiency,
     optimal_block_efficiency,
+    tokens_per_step,
 )
 from otmd.trees.base import Context
 from otmd.trees.random_choices import every_outcome
@@ -73,7 +73,7 @@ def test_every_rule_emits_what_its_twin_emits(kind: str) -> None:
             found = emitted_by(rule, target, law)
             assert max(abs(found.get(u, 0) - wanted.get(u, 0)) for u in {*found, *wanted}) < 1e-12
             assert sum(len(u) * mass for u, mass in wanted.items()) == pytest.approx(
-                block_efficiency(rule, target, law).value, abs=1e-12
+                tokens_per_step(rule, target, law).value, abs=1e-12
             )
 
 
@@ -92,15 +92,13 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
     for seed in SEEDS:
         target, draft = model_pair(kind, seed)
         law = IIDPaths(draft, 1, 3)
-        coupling = block_efficiency(TokenLevel(otmd.Preference()), target, law).value
+        coupling = tokens_per_step(TokenLevel(otmd.Preference()), target, law).value
         token_wise = 1.0
         for path in (path for length in (1, 2, 3) for path in product(range(3), repeat=length)):
             token_wise += np.prod(np.minimum(along(target, path), along(draft, path)))
         assert coupling == pytest.approx(token_wise, abs=ROUNDING)
-        block = block_efficiency(BlockVerification(), target, law).value
-        assert block_efficiency(Traversal(), target, law).value == pytest.approx(
-            block, abs=ROUNDING
-        )
+        block = tokens_per_step(BlockVerification(), target, law).value
+        assert tokens_per_step(Traversal(), target, law).value == pytest.approx(block, abs=ROUNDING)
         best = optimal_block_efficiency(target, law)
         assert best.value == pytest.approx(block, abs=ROUNDING)
         assert best.certificate.worst <= 1e-9

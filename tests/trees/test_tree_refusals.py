@@ -15,6 +15,7 @@ from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
@@ -22,15 +23,15 @@ from otmd.trees import (
     TokenLevel,
     TokenTree,
     Traversal,
-    block_efficiency,
     budget_shape,
-    inclusion_bound,
+    tokens_per_step,
 )
 from otmd.trees.random_choices import every_outcome
 
 TARGET, DRAFT = model_pair("any", 0)
 PATH, PATHS, DISTINCT = IIDPaths(DRAFT, 1, 2), IIDPaths(DRAFT, 2, 2), TokenTree(DRAFT, (2, 2))
-WIDE = TableModel([np.full(3000, 1 / 3000)])
+WIDE = TableModel([np.full(400, 1 / 400)])
+CONDITIONAL = TokenTree(WIDE, (3, 1), otmd.ConditionalPoisson)
 OTHER = TableModel.random(4, 1, rng=1)
 
 
@@ -57,11 +58,15 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (step(SubtreeVerification(), DISTINCT), otmd.UnsupportedLaw, "expected independent drafts"),
     (step(GreedyMultiPath(), DISTINCT), otmd.UnsupportedLaw, "expected IIDPaths"),
     (step(LayerVerification(), PATH, OTHER), ValueError, "target_probs: got 4 tokens"),
-    (lambda: inclusion_bound(OTHER, PATH), ValueError, "target_probs: got 4 tokens"),
     (
-        lambda: inclusion_bound(WIDE, TokenTree(WIDE, (2,), otmd.ConditionalPoisson), 2, rng=0),
+        lambda: tokens_per_step(InclusionBound(), OTHER, PATH),
+        ValueError,
+        "target_probs: got 4 tokens",
+    ),
+    (
+        lambda: tokens_per_step(InclusionBound(), WIDE, CONDITIONAL, 2, rng=0),
         otmd.UnsupportedLaw,
-        "inclusion_bound: got drafts of Conditional",
+        "InclusionBound: got drafts of Conditional",
     ),
     (lambda: IIDPaths(DRAFT, 0, 2), ValueError, "num_paths: got 0"),
     (lambda: IIDPaths(DRAFT, 1, 1.5), TypeError, "depth: got float"),  # type: ignore[arg-type]
@@ -75,12 +80,12 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: TableModel([np.eye(3)]), ValueError, r"tables\[0\]: got the shape \(3, 3\)"),
     (lambda: TableModel([[0.5, 0.6]]), ValueError, r"tables\[0\]"),
     (
-        lambda: block_efficiency(BlockVerification(), TARGET, PATH, 1, rng=0),
+        lambda: tokens_per_step(BlockVerification(), TARGET, PATH, 1, rng=0),
         ValueError,
-        "num_samples",
+        "num_trees",
     ),
     (
-        lambda: block_efficiency(BlockVerification(), lambda _: np.eye(2), PATH),
+        lambda: tokens_per_step(BlockVerification(), lambda _: np.eye(2), PATH),
         ValueError,
         r"target_model\(\(\)\): got shape",
     ),

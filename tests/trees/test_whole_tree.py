@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,17 +14,18 @@ from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
     LayerVerification,
     MostLikelyTree,
     SubtreeVerification,
     TableModel,
     TokenLevel,
     TokenTree,
-    block_efficiency,
-    inclusion_bound,
     output_distribution,
     target_distribution,
+    tokens_per_step,
 )
+from otmd.trees.base import Context
 from otmd.trees.inclusion import _listed_with
 
 RULES = [LayerVerification(), SubtreeVerification()]
@@ -51,11 +53,13 @@ def test_a_path_is_verified_as_a_block(rule) -> None:
     for kind in KINDS:
         target, draft = model_pair(kind, 5)
         law = IIDPaths(draft, 1, 3)
-        value = block_efficiency(rule, target, law).value
+        value = tokens_per_step(rule, target, law).value
         assert value == pytest.approx(
-            block_efficiency(BlockVerification(), target, law).value, abs=1e-12
+            tokens_per_step(BlockVerification(), target, law).value, abs=1e-12
         )
-        assert value == pytest.approx(inclusion_bound(target, law).value, abs=1e-9)
+        assert value == pytest.approx(
+            tokens_per_step(InclusionBound(), target, law).value, abs=1e-9
+        )
 
 
 SHAPES = [(((),), ()), ((), ((),)), (((), ()), (), ((),)), ((((),),), ())]
@@ -71,8 +75,8 @@ def test_nodes_that_draft_nothing(rule, shape) -> None:
         tree = TokenTree(draft, shape, law)
         output = output_distribution(rule, target, tree)
         assert np.abs(output - target_distribution(target, tree.depth + 1)).max() < 1e-12
-        value = block_efficiency(rule, target, tree).value
-        assert value <= inclusion_bound(target, tree).value + 1e-9
+        value = tokens_per_step(rule, target, tree).value
+        assert value <= tokens_per_step(InclusionBound(), target, tree).value + 1e-9
 
 
 @pytest.mark.parametrize("tiny", [1e-9, 1e-17, 1e-160, 1e-300])
@@ -87,10 +91,13 @@ def test_greedy_multi_path_picks_tokens_of_tiny_mass(tiny: float) -> None:
 def test_the_bound_where_masses_underflow() -> None:
     half = TableModel([[0.5, 0.5]])
     rare = TableModel([[1.0, 1e-200]])
-    assert inclusion_bound(rare, IIDPaths(half, 1, 2)).value == pytest.approx(1.75, abs=1e-12)
+    bound = tokens_per_step(InclusionBound(), rare, IIDPaths(half, 1, 2)).value
+    assert bound == pytest.approx(1.75, abs=1e-12)
     flat = TableModel([np.full(1000, 1e-3)])
     deep = IIDPaths(flat, 1, 150)
-    assert inclusion_bound(flat, deep, 2, rng=0).value == pytest.approx(151.0, abs=1e-9)
+    assert tokens_per_step(InclusionBound(), flat, deep, 2, rng=0).value == pytest.approx(
+        151.0, abs=1e-9
+    )
 
 
 BIG_LAWS = {
@@ -109,10 +116,12 @@ def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monke
     for kind in ("any", "peaked"):
         target, draft = model_pair(kind, 2, vocab_size=4)
         law = TokenTree(draft, shape, BIG_LAWS[name])
-        value = inclusion_bound(target, law).value
+        texts = [*product(range(4), repeat=law.depth)]
+        values = [InclusionBound().along(Context(target, law), text) for text in texts]
         with monkeypatch.context() as patch:
             patch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
-            assert value == pytest.approx(inclusion_bound(target, law).value, abs=1e-12)
+            listed = [InclusionBound().along(Context(target, law), text) for text in texts]
+        assert values == pytest.approx(listed, abs=1e-12)
 
 
 class WithoutLeftover(LayerVerification):
@@ -138,10 +147,10 @@ def test_a_large_vocabulary() -> None:
     target, draft = TableModel([rows[0]]), TableModel([0.6 * rows[0] + 0.4 * rows[1]])
     law = TokenTree(draft, (2, 2, 1, 1), otmd.Stratified)
     by_layer, by_node, by_token = (
-        block_efficiency(rule, target, law, 60, rng=4)
+        tokens_per_step(rule, target, law, 60, rng=4)
         for rule in (*RULES, TokenLevel(otmd.Preference()))
     )
-    bound = inclusion_bound(target, law, 400, rng=5)
+    bound = tokens_per_step(InclusionBound(), target, law, 400, rng=5)
     assert by_layer.value < bound.value + 4 * (bound.standard_error + by_layer.standard_error)
     assert by_layer.value > by_token.value
     assert abs(by_node.value - by_layer.value) < 4 * by_node.standard_error

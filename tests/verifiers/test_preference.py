@@ -71,7 +71,7 @@ def test_the_certificate_says_where_the_rule_is_optimal() -> None:
         proof = otmd.Preference().certificate(p, law)
         assert proof.gap >= -1e-12
         assert proof.attained == pytest.approx(otmd.acceptance_rate(otmd.Preference(), p, law))
-        sweep = otmd.Preference().prepare(p, law).sweep
+        sweep = otmd.Preference().prepare(p, law).choice
         short = {y for y in range(6) if sweep.left[y] > 0}
         tokens = [token for _, token in order_of(p, law)]
         last_short = max((i for i, y in enumerate(tokens) if y in short), default=-1)
@@ -113,6 +113,6 @@ def test_cells_take_pairs_as_one_by_one(n: int) -> None:
             accepted = np.bincount(order[:, 1], list(one_by_one.values()), p.size)
             np.testing.assert_allclose(in_cells.accepted, accepted, atol=1e-12)
             pairs = order[rng.integers(len(order), size=200)]
-            _, _, taken = in_cells.sweep.pairs(*pairs.T)
+            _, _, taken = in_cells.choice.pairs(*pairs.T)
             expected = [one_by_one[slot, token] for slot, token in pairs.tolist()]
             np.testing.assert_allclose(taken, expected, atol=1e-12)

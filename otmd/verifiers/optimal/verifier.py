@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from scipy.special import comb
-
 from otmd.laws import DraftLaw, Race, Slots, Structure
 from otmd.probabilities import FloatArray, validate_tol
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.optimal import (
     MOST_DISTRIBUTIONS,
-    ChoicePlan,
     plan_slots,
     plan_without_replacement,
 )
@@ -67,49 +63,9 @@ class Optimal(Verifier):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
             choice = plan_slots(remaining, random, self.tol)
-        return _PreparedOptimal(target, law, structure.deterministic, choice)
+        return ChoosingVerifier(target, law, structure.deterministic, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         prepared = self.prepare_position(target, law)
         by_residual = getattr(prepared.choice, "residual_hit_bound", 0.0)
         return prepared.rate, prepared.rate + by_residual
-
-
-class _PreparedOptimal(ChoosingVerifier):
-    def _copies(self, token: int, slots: Slots) -> FloatArray:
-        """See :class:`ChoosingVerifier`.
-
-        Each draft has a clock, and the one whose clock rings first is accepted. All drafts are treated alike,
-        so the probability depends only on the number of them that hold the token.
-        """
-        plan = self.choice
-        more = np.arange(slots.num_drafts)
-        assert isinstance(plan, ChoicePlan)
-        inside = plan.subset[token]
-        drawn = slots.probs[token]
-        side = plan.inner if inside else plan.outer
-        if side is None or drawn == 0.0:
-            return np.zeros((more.size, more.size))
-        tokens = np.flatnonzero(plan.subset == inside)
-        classes, parts = side.classes_of(tokens, np.zeros_like(tokens))
-        q = slots.probs[tokens]
-        masses = np.bincount(classes.ravel(), (parts * q[:, None]).ravel(), side.weights.size)
-        index = np.searchsorted(tokens, token)
-        of_token = np.bincount(classes[index], parts[index], masses.size)
-        times, steps = side.quadrature
-        # What is of no class is silent. If a draft lies outside H*, the tokens of H* are as well.
-        never = q @ (1.0 - parts.sum(axis=1)) + (0.0 if inside else slots.probs[plan.subset].sum())
-        offered = side.offered(np.array([token]))[0]
-        kept = min(1.0, plan.target[token] / offered) if offered else 0.0
-        rings = kept * steps * np.exp(-times * side.rejection)
-        accepted = np.zeros(more.size)
-        for tier in np.unique(side.tiers[of_token > 0.0]).tolist():
-            silent = np.exp(-np.outer(times, side.weights))
-            silent[:, side.tiers < tier] = 1.0
-            silent[:, side.tiers > tier] = 0.0
-            token_silent = silent @ of_token
-            others = np.maximum(never + silent @ masses - drawn * token_silent, 0.0)
-            ringing = silent @ (of_token * side.weights * (side.tiers == tier))
-            powers = token_silent ** more[:, None] * others ** more[::-1, None]
-            accepted += powers @ (rings * ringing)
-        return (more + 1) * drawn ** (more + 1) * accepted * comb(more[::-1, None], more)

@@ -19,7 +19,7 @@ VOCAB, TOP_K, TOKENS = 24, 4, 110
 
 @pytest.fixture
 def hook(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "docs" / "examples"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "examples"))
     import record_transformers
 
     return record_transformers

@@ -2,7 +2,7 @@
 
 A law drafts token y with probability π_y, Σ π_y = n, and no verifier accepts more than Σ min(p_y, π_y). For
 the best π that is a function of q, the level P(p_y > π_y | q) is the same for all tokens of a position, as in
-the newsvendor problem (docs/plan.md).
+the newsvendor problem.
 """
 
 from __future__ import annotations
@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 
-from otmd.models.dataset import Dataset
-from otmd.probabilities import FloatArray, Processing
-from otmd.study.planning.texts import Text, halves
-from otmd.study.planning.token_table import RATES_EVERY, Settings
-from otmd.study.rows import process
-from otmd.study.runner import frame
+from otmd.probabilities import FloatArray
 
 # Ranges of q: twelve of likely tokens, and twelve of others. An overconfident draft goes down to 1e-30.
 EDGES = 10.0 ** np.concatenate([np.linspace(-30, -6, 12, endpoint=False), np.linspace(-6, 0, 12)])
@@ -28,51 +22,6 @@ LEAST = EDGES[0] / 2
 MIDDLES = np.sqrt(np.append(LEAST, EDGES[:-1]) * np.append(EDGES[:-1], 1.0))
 LEVELS = np.exp(np.linspace(np.log(2e-6), np.log(0.999), 120))
 LIKELY = 1e-3
-# At most this many probabilities of each model are fitted, which takes 400 MB.
-MOST_FITTED = 2**23
-SCHEMA: dict[str, type] = {
-    **{"text": int, "index": int, "draft_temperature": float, "num_drafts": int},
-    **{"proportional": float, "fitted": float},
-}
-
-
-def ceilings(dataset: Dataset, texts: Sequence[Text], settings: Settings) -> pl.DataFrame:
-    """Bound what any verifier accepts at a token, whatever the law of the drafts that it is given.
-
-    Parameters
-    ----------
-    dataset, texts, settings
-        As for :func:`otmd.study.planning.probs_table`.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row for every eighth token of the held-out half, draft temperature and number of drafts:
-        ``proportional`` is Σ min(p, π) for π ∝ q, and ``fitted`` for the π fitted on the fitting half.
-        ValueError for fewer than four texts, or rows that are no distributions.
-    """
-    fit, report = halves(texts)
-    fitting = [row for i in fit for row in texts[i].rows]
-    fitting = fitting[:: -(-len(fitting) * dataset.vocab_size // MOST_FITTED)]
-    counts = range(1, max(settings.num_drafts) + 1)
-    rows = []
-    for step in settings.drafts:
-        ratios = quantiles([_pair(dataset, row, settings.target, step) for row in fitting])
-        for i in report.tolist():
-            for index in range(0, len(texts[i].rows), RATES_EVERY):
-                p, q = _pair(dataset, texts[i].rows[index], settings.target, step)
-                bounds = proportional(p, q, counts), newsvendor(p, q, ratios, counts)
-                key = i, index, step.temperature
-                rows += [(*key, *values) for values in zip(counts, *bounds, strict=True)]
-    return frame(rows, schema=SCHEMA, orient="row")
-
-
-def _pair(
-    dataset: Dataset, row: int, target: Processing, draft: Processing
-) -> tuple[FloatArray, FloatArray]:
-    p, q = (side[0] for side in dataset.arrays([row]))
-    kind = dataset.kind
-    return process("target_probs", p, kind, target), process("draft_probs", q, kind, draft)
 
 
 def proportional(target: FloatArray, draft: FloatArray, counts: Sequence[int]) -> FloatArray:

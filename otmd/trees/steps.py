@@ -1,72 +1,70 @@
-"""The number of tokens that a step emits, and their law: exact for small models, sampled for others."""
+"""Tokens that a step emits: their law and mean, exact for small models; their mean from drawn trees."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import FloatArray, validate_count
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
+from otmd.trees.inclusion import InclusionBound
 from otmd.trees.random_choices import RandomChoices, Sampled, every_outcome
 from otmd.trees.verifiers import TreeVerifier
 
 
-@dataclass(frozen=True)
-class BlockEfficiency:
-    """Tokens emitted per call of the target model. The token after the accepted path counts.
+class TokensPerStep(NamedTuple):
+    """Tokens emitted per call of the target model, the one after the accepted path included.
 
     Attributes
     ----------
     value : float
         The mean.
     standard_error : float
-        The standard error of the mean; 0 where it is exact.
-    num_samples : int
-        How many steps were sampled; 0 where the mean is exact.
+        Its standard error; 0 where it is exact.
     """
 
     value: float
-    standard_error: float = 0.0
-    num_samples: int = 0
+    standard_error: float
 
 
-def block_efficiency(
-    rule: TreeVerifier,
+def tokens_per_step(
+    rule: TreeVerifier | InclusionBound,
     target_model: Model,
     law: TreeLaw,
-    num_samples: int | None = None,
+    num_trees: int | None = None,
     *,
     rng: RngLike = None,
-) -> BlockEfficiency:
+) -> TokensPerStep:
     """Expected number of tokens that a step emits: the block efficiency of SpecTr (Sun et al. 2023).
 
     Parameters
     ----------
-    rule : TreeVerifier
-        The rule that decides on each tree.
+    rule : TreeVerifier or InclusionBound
+        The rule that decides on each tree, or the bound of all of them.
     target_model : callable
         Takes a prefix and returns the target distribution (V,).
     law : TreeLaw
         The law of the draft trees.
-    num_samples : int, optional
-        How many steps to sample. Without it every outcome is listed, and the answer is exact.
+    num_trees : int, optional
+        How many trees to draw, at least 2. Without it every tree is listed, and the answer is exact.
     rng : int, sequence of int, numpy.random.Generator or None
-        Draws the samples: a seed or a generator. Equal seeds give equal answers.
+        Draws the trees: a seed or a generator. Equal seeds give equal answers.
 
     Returns
     -------
-    BlockEfficiency
-        The mean; of samples, with its standard error.
+    TokensPerStep
+        The mean and its standard error. The error is estimated from the same trees. So it is 0 if all of them
+        have the same value, even if rarer trees have another.
 
     Raises
     ------
     ValueError
-        For too many outcomes to list, or fewer than two samples.
+        For too many outcomes to list, or fewer than two trees.
     UnsupportedLaw
         For a law that the rule does not serve.
 
@@ -77,22 +75,20 @@ def block_efficiency(
     >>> target = trees.TableModel([[0.5, 0.3, 0.2]])
     >>> draft = trees.TableModel([[0.2, 0.3, 0.5]])
     >>> rule, tree = trees.TokenLevel(otmd.RecursiveRejection()), trees.TokenTree(draft, (2, 1))
-    >>> round(trees.block_efficiency(rule, target, tree).value, 4)
+    >>> round(trees.tokens_per_step(rule, target, tree).value, 4)
     2.394
     """
     context = Context(target_model, law)
 
-    def tokens_per_step(choices: RandomChoices) -> float:
-        return rule.tokens_per_step(context, law.draft_tree(context, choices), choices)
+    def on_tree(choices: RandomChoices) -> float:
+        return rule.expected_tokens(context, law.draft_tree(context, choices), rng=choices)
 
-    if num_samples is None:
-        outcomes = every_outcome(tokens_per_step)
-        return BlockEfficiency(sum(tokens * prob for tokens, prob in outcomes))
-    validate_count("num_samples", num_samples, minimum=2)
+    if num_trees is None:
+        return TokensPerStep(sum(tokens * prob for tokens, prob in every_outcome(on_tree)), 0.0)
+    validate_count("num_trees", num_trees, minimum=2)
     choices = Sampled(validate_rng(rng))
-    lengths = np.array([tokens_per_step(choices) for _ in range(num_samples)])
-    error = float(lengths.std(ddof=1)) / num_samples**0.5
-    return BlockEfficiency(float(lengths.mean()), error, num_samples)
+    values = np.array([on_tree(choices) for _ in range(num_trees)])
+    return TokensPerStep(float(values.mean()), float(values.std(ddof=1)) / num_trees**0.5)
 
 
 def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -> FloatArray:
@@ -104,7 +100,7 @@ def output_distribution(rule: TreeVerifier, target_model: Model, law: TreeLaw) -
     Parameters
     ----------
     rule, target_model, law
-        As for :func:`block_efficiency`, for errors as well.
+        As for :func:`tokens_per_step`, for errors as well.
 
     Returns
     -------

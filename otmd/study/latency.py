@@ -145,13 +145,13 @@ def _for_requests(name: str, tables: dict[int, Times], requests: int) -> Times:
     return list(zip(sizes, ((1.0 - share) * before + share * after).tolist(), strict=True))
 
 
-def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) -> dict[str, Any]:
-    """Time a collected dataset's two models on this machine, for one request.
+def measure_latency(target: str, draft: str, sizes: list[int], context: int) -> dict[str, Any]:
+    """Time two models on this machine, for one request.
 
     Parameters
     ----------
-    metadata : dict
-        The metadata of the dataset, which name the models.
+    target, draft : str
+        Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
     sizes : list of int
         The numbers of tokens that are read at once.
     context : int
@@ -161,21 +161,13 @@ def measure_latency(metadata: dict[str, Any], sizes: list[int], context: int) ->
     -------
     dict
         A table as :func:`read_latency` reads it: medians of five calls, in seconds.
-
-    Raises
-    ------
-    ValueError
-        If the metadata name no models, or they cannot be loaded.
     """
     from otmd.models import load_draft, load_target
 
-    names = [str((metadata.get(role) or {}).get("name", "")) for role in ("target", "draft")]
-    if not all(names):
-        raise ValueError("--measure-latency: the dataset names no models; give --latency FILE")
-    target = load_target(names[0])
-    times: dict[str, Any] = {"verification": _verification(target.token_count)}
-    for role, model in (("target", target), ("draft", load_draft(names[1], target))):
-        rows = [(size, _call(model, size, context)) for size in sizes]
+    model = load_target(target)
+    times: dict[str, Any] = {"verification": _verification(model.token_count)}
+    for role, timed in (("target", model), ("draft", load_draft(draft, model))):
+        rows = [(size, _call(timed, size, context)) for size in sizes]
         times[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
     return times
 

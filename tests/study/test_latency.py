@@ -1,0 +1,70 @@
+"""Tables of times, for one request or many."""
+
+import json
+
+import pytest
+
+from otmd.study.latency import Latency, measure_latency, read_latency
+
+NUMBERS = (1, 8, 32)
+
+
+def rows(base, slope, numbers=NUMBERS):
+    """Times that are linear in tokens and in requests, and in both."""
+    return [
+        {"tokens": n, "context": 64, "requests": r, "seconds": base + slope * n * r}
+        for n in (1, 4, 17)
+        for r in numbers
+    ]
+
+
+TIMES = {"target": rows(0.02, 1e-4), "draft": rows(0.002, 2e-5), "verification": 1e-6}
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps(TIMES))
+    return path
+
+
+@pytest.mark.parametrize("requests", [1, 3, 8, 20, 32])
+def test_interpolation_is_exact_on_a_bilinear_table(table, requests):
+    latency = read_latency(table, requests=requests)
+    # Two calls of the draft on one token of each request, and the target on three.
+    expected = 2 * (0.002 + 2e-5 * requests) + 0.02 + 1e-4 * 3 * requests + 1e-6 * 2 * requests
+    assert latency.step((1, 1)) == pytest.approx(expected, rel=1e-12)
+    assert latency.alone == pytest.approx(0.02 + 1e-4 * requests, rel=1e-12)
+
+
+def test_a_tree_costs_what_both_models_read():
+    times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01, 1)
+    # Calls of the draft on 1, 4 and 4 tokens, and of the target on 7.
+    assert times.step((4, 4, 4), 6) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
+    # Of the draft on 1 and 2 tokens, and of the target on 5.
+    assert times.step((2, 1)) == pytest.approx(0.1 + 0.2 + 1.4 + 0.04)
+
+
+def test_times_are_measured(monkeypatch, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from otmd import models
+
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 90}
+
+    class Tokenizer:
+        eos_token_id, chat_template = 1, None
+
+        def get_vocab(self):
+            return {str(i): i for i in range(90)}
+
+    model = models.LanguageModel(
+        LlamaForCausalLM(LlamaConfig(**shape, **heads)), Tokenizer(), "tiny", "sha256:made-here"
+    )
+    monkeypatch.setattr(models, "load_target", lambda *_: model)
+    monkeypatch.setattr(models, "load_draft", lambda *_: model)
+    (tmp_path / "times.json").write_text(json.dumps(measure_latency("tiny", "tiny", [1, 4], 8)))
+    times = read_latency(tmp_path / "times.json")
+    times.check(3)
+    assert times.step((2, 1)) > times.alone > 0

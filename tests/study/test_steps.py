@@ -1,0 +1,126 @@
+"""Tokens per step over a candidate's own steps: exact on small models, without the bias of positions."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import otmd
+from otmd.study.steps import LEFT_OUT, NUM_STEPS, over_prompts, take_steps
+from otmd.trees import (
+    AdaptiveTree,
+    BlockVerification,
+    InclusionBound,
+    LayerVerification,
+    SubtreeVerification,
+    TableModel,
+    TokenLevel,
+    TokenTree,
+    tokens_per_step,
+)
+from otmd.trees.base import Context
+from otmd.trees.random_choices import Sampled, every_outcome
+
+
+class Text:
+    """A table model after a text."""
+
+    def __init__(self, model, text=()):
+        self.model, self.text = model, tuple(text)
+
+    def __call__(self, prefix):
+        return self.model((*self.text, *prefix))
+
+    def read(self, prefixes):
+        pass
+
+    def extend(self, tokens):
+        self.text += tuple(tokens)
+
+
+STRATA = partial(TokenTree, branching=(2, 1), law=otmd.Stratified)
+
+
+@pytest.mark.parametrize(
+    "rule", [TokenLevel(otmd.Preference()), SubtreeVerification(), LayerVerification()], ids=repr
+)
+def test_the_mean_over_all_trees_is_the_tokens_per_step(rule):
+    target, draft = (TableModel.random(3, 2, rng=seed) for seed in (1, 2))
+    run = partial(take_steps, STRATA, rule, num_steps=1, left_out=0)
+    outcomes = every_outcome(lambda choices: run(Text(target), Text(draft), choices))
+    means = np.sum([np.array(sums) * prob for sums, prob in outcomes], axis=0)
+    law = STRATA(draft)
+    exact = [tokens_per_step(way, target, law).value for way in (rule, InclusionBound())]
+    assert means == pytest.approx([*exact, 1.0], abs=1e-12)
+
+
+def test_later_steps_begin_where_the_rule_ends():
+    """The second step's mean is that after each text that the first one emits."""
+    target, draft = (TableModel.random(2, 3, rng=seed) for seed in (1, 2))
+    make, rule = partial(TokenTree, branching=(1, 1)), BlockVerification()
+    outcomes = every_outcome(
+        lambda choices: take_steps(make, rule, Text(target), Text(draft), choices, 2, 1)
+    )
+    mean = sum(sums.tokens * prob for sums, prob in outcomes)
+    expected = 0.0
+    for text, prob in every_outcome(partial(rule.run, Context(target, make(draft)))):
+        after = tokens_per_step(rule, Text(target, text), make(Text(draft, text))).value
+        expected += prob * after
+    assert mean == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_text_that_ends_has_no_more_steps_and_trees_that_adapt_no_bound():
+    model = TableModel([[0.5, 0.5]])
+    run = partial(take_steps, partial(AdaptiveTree, quotas=(1,)), SubtreeVerification())
+    sums = run(Text(model), Text(model), Sampled(np.random.default_rng(0)), 8, 0)
+    assert sums == (pytest.approx(16.0), None, 8)
+    certain = TableModel([[0.0, 1.0]])
+    for left_out, steps in ((0, 1), (1, 0)):
+        sums = run(
+            Text(certain), Text(certain), Sampled(np.random.default_rng(0)), 8, left_out, [1]
+        )
+        assert sums.steps == steps
+
+
+# Acceptance comes in runs: the state, which every token tells, changes once in ten tokens. A token is twice
+# the state and its kind. The draft's kind is 0, and the target's with the acceptance of the state.
+ACCEPTED = np.array([0.95, 0.3])
+STAYS = np.array([[0.9, 0.1], [0.1, 0.9]])
+CHAIN = 8
+
+
+def runs_of_acceptance():
+    target = [np.kron(STAYS[s], [a, 1 - a]) for s, a in enumerate(ACCEPTED) for _ in range(2)]
+    draft = [np.kron(STAYS[s], [1.0, 0.0]) for s in range(2) for _ in range(2)]
+    return tuple(TableModel([np.full(4, 0.25), table]) for table in (target, draft))
+
+
+def own_and_over_positions():
+    """Tokens per step by the states in which steps begin: of the decoder's own steps, and of any position."""
+    reach = np.eye(2)
+    tokens, ends = np.ones(2), np.zeros((2, 2))
+    for _ in range(CHAIN):
+        ends += reach @ ((1 - ACCEPTED)[:, None] * STAYS)
+        reach = reach @ (ACCEPTED[:, None] * STAYS)
+        tokens += reach.sum(axis=1)
+    ends += reach @ STAYS
+    own = np.linalg.matrix_power(ends, 200)[0]
+    return own @ tokens, tokens.mean()
+
+
+def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions():
+    target, draft = runs_of_acceptance()
+    own, over_positions = own_and_over_positions()
+    assert (own, over_positions) == (pytest.approx(2.473, abs=1e-3), pytest.approx(3.745, abs=1e-3))
+    make = partial(TokenTree, branching=(1,) * CHAIN)
+    rng = np.random.default_rng(0)
+    rule, starts = BlockVerification(), np.tile([0, 2], 200).tolist()
+    sums = np.array(
+        [
+            take_steps(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))[::2]
+            for at in starts
+        ]
+    )
+    assert sums[:, 1].tolist() == [NUM_STEPS - LEFT_OUT] * len(sums)
+    found = over_prompts(*sums.T)
+    assert found.low < own < found.high < over_positions
