@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 import numpy as np
@@ -19,12 +19,12 @@ from otmd.laws import (
     Slots,
     Stratified,
     Structure,
+    WithoutReplacement,
     WithReplacement,
 )
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, IntArray
 from otmd.trees import (
     AdaptiveTree,
-    BestFirstTree,
     IIDPaths,
     InclusionBound,
     MostLikelyTree,
@@ -37,8 +37,9 @@ from otmd.trees import (
     target_distribution,
     tokens_per_step,
 )
-from otmd.trees.base import Context, Model, Prefix
-from otmd.trees.random_choices import every_outcome
+from otmd.trees.adaptive import GrownLaw, GrownTree
+from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
+from otmd.trees.random_choices import RandomChoices, every_outcome
 from otmd.verifiers import UnsupportedLaw
 
 # The program of the optimum is solved to about this.
@@ -135,8 +136,68 @@ def hostile_trees() -> dict[str, TreeLaw]:
         "unequal depths": TokenTree(draft, ((((),),), ()), WithReplacement),
         "unequal depths, distinct": TokenTree(zeros, (((), ()), ())),
         "adaptive": AdaptiveTree(zeros, (2, 2)),
-        "best first": BestFirstTree(draft, 4, 2),
+        "cut as a whole": CutTree(zeros, 4, 3),
     }
+
+
+class CutTree(GrownLaw):
+    """The best drafts of a tree of drafts without replacement, scored by q's order statistics.
+
+    The score of the i-th draft after a node is the i-th largest q there, whatever its token, times the score
+    of the node. A plug-in of EAGLE-4 (eagle-harness 0.1.3) draws such trees. What is kept of a layer depends
+    on deeper layers: token by token and by Traversal the output is the target's, by LayerVerification not.
+    """
+
+    by_layer = False
+
+    def __init__(self, draft_model: Model, budget: int, depth: int, width: int = 2) -> None:
+        super().__init__(draft_model, depth, WithoutReplacement)
+        self.budget, self.width = budget, width
+
+    def __repr__(self) -> str:
+        return f"CutTree(budget={self.budget}, depth={self.depth}, width={self.width})"
+
+    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
+        """See :class:`~otmd.trees.TreeLaw`."""
+        return _CutDrafts(context, choices, self.grow)
+
+    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+        """Draw a tree node by node: scores fall along a path, and with each further draft of a node."""
+        assert isinstance(tree, _CutDrafts)
+        scores, kept = {(): 1.0}, Counter[Prefix]()
+        yield [()]
+        drawn = {(): tree.draw((), min(self.width, tree.leaf((), 1.0).num_tokens))}
+        waiting = {(): float(self.score(tree.leaf((), 1.0).draft_probs, drawn[()].tokens)[0])}
+        for _ in range(self.budget):
+            if not waiting:
+                break
+            prefix = max(waiting, key=waiting.__getitem__)
+            child = (*prefix, int(drawn[prefix].tokens[kept[prefix]]))
+            scores[child] = waiting.pop(prefix)
+            kept[prefix] += 1
+            grown = [prefix]
+            if len(child) < self.depth:
+                yield [child]
+                drawn[child] = tree.draw(child, min(self.width, tree.leaf(child, 1.0).num_tokens))
+                grown.append(child)
+            for node in grown:
+                of_node = self.score(tree.leaf(node, 1.0).draft_probs, drawn[node].tokens)
+                if kept[node] < of_node.size:
+                    waiting[node] = scores[node] * float(of_node[kept[node]])
+        tree.keep(kept)
+
+    def score(self, q: FloatArray, tokens: IntArray) -> FloatArray:
+        """The score of each draft (n,) of a node, without that of the node."""
+        return np.sort(q)[::-1][: tokens.size]
+
+
+class _CutDrafts(GrownTree):
+    def keep(self, counts: Counter[Prefix]) -> None:
+        """Keep the first drafts of each node: they are drawn as if there had been no others."""
+        for prefix, node in self._nodes.items():
+            law = self._context.node_law(prefix, counts[prefix]) if counts[prefix] else None
+            kept = node and law and Node(law, node.tokens[: counts[prefix]], counts[prefix])
+            self._nodes[prefix] = kept or None
 
 
 class _Smoothed(DraftLaw):

@@ -1,6 +1,6 @@
 """Sequences and trees: from the acceptance at one position to tokens per step."""
 
-from otmd.trees.adaptive import AdaptiveTree, BestFirstTree
+from otmd.trees.adaptive import AdaptiveTree
 from otmd.trees.base import TableModel, TreeLaw
 from otmd.trees.inclusion import InclusionBound
 from otmd.trees.laws import IIDPaths, MostLikelyTree, TokenTree, budget_shape
@@ -17,7 +17,6 @@ from otmd.trees.whole_tree import LayerVerification, SubtreeVerification
 
 __all__ = [
     "AdaptiveTree",
-    "BestFirstTree",
     "BlockVerification",
     "GreedyMultiPath",
     "IIDPaths",

@@ -90,7 +90,7 @@ class GrownTree(DraftTree):
         return node
 
 
-class _GrownLaw(TreeLaw):
+class GrownLaw(TreeLaw):
     """The law of a tree in which the number of drafts at a node may depend on drafts elsewhere."""
 
     by_prefix = False
@@ -119,7 +119,7 @@ class _GrownLaw(TreeLaw):
         return self.law(draft_probs, state)
 
 
-class AdaptiveTree(_GrownLaw):
+class AdaptiveTree(GrownLaw):
     """Sampled tree with a quota of drafts for each level, at the nodes of the largest estimated acceptance.
 
     The *reach* of a node estimates the probability that the accepted path ends at it or below. It is 1 at the
@@ -226,70 +226,3 @@ def _validate_counts(
         validate_count("num_drafts", count, minimum=0)
     if sum(counts.values()) > quota:
         raise wrong("num_drafts", sum(counts.values()), f"at most {quota} drafts on the level")
-
-
-class BestFirstTree(_GrownLaw):
-    """Sampled tree, expanded at the leaf of the largest reach until its budget is spent.
-
-    :class:`AdaptiveTree` defines the reach. Whether drafts are drawn after a node depends on drafts of deeper
-    levels, too. So :class:`LayerVerification` would not be lossless, and refuses it;
-    :class:`SubtreeVerification` and :class:`TokenLevel` are lossless. Drafting takes a call of the draft
-    model for each node.
-
-    Parameters
-    ----------
-    draft_model : callable
-        Takes a prefix and returns the draft distribution (V,).
-    budget, depth, width : int
-        The number of drafts of the tree, the length of its longest path, and the number of drafts after a
-        node; each at least 1, else ValueError. The last node may have fewer, as has a node after which fewer
-        tokens have mass.
-    law : callable
-        As for :class:`AdaptiveTree`.
-
-    Examples
-    --------
-    >>> import otmd
-    >>> from otmd import trees
-    >>> draft = trees.TableModel([[0.6, 0.3, 0.1]])
-    >>> tree = trees.BestFirstTree(draft, budget=4, depth=3)
-    >>> round(trees.tokens_per_step(trees.SubtreeVerification(), draft, tree).value, 4)
-    2.6
-    """
-
-    by_layer = False
-
-    def __init__(
-        self,
-        draft_model: Model,
-        budget: int,
-        depth: int,
-        width: int = 2,
-        law: Callable[[FloatArray, int], DraftLaw] = Stratified,
-    ) -> None:
-        self.budget = validate_count("budget", budget, minimum=1)
-        self.width = validate_count("width", width, minimum=1)
-        super().__init__(draft_model, validate_count("depth", depth, minimum=1), law)
-
-    def __repr__(self) -> str:
-        return f"BestFirstTree(budget={self.budget}, depth={self.depth}, width={self.width})"
-
-    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
-        """Draw a tree node by node.
-
-        Yields
-        ------
-        list of tuple of int
-            One node, before drafts are drawn after it.
-        """
-        reaches: dict[Prefix, float] = {(): 1.0}
-        left = self.budget
-        while left and reaches:
-            prefix = max(reaches, key=reaches.__getitem__)
-            yield [prefix]
-            leaf = tree.leaf(prefix, reaches.pop(prefix))
-            # The number is fixed before the node's own drafts are drawn.
-            node = tree.draw(prefix, min(self.width, left, leaf.num_tokens))
-            left -= node.law.num_drafts
-            if len(prefix) + 1 < self.depth:
-                reaches |= leaf.reaches_below(prefix, node)

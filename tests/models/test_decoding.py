@@ -12,12 +12,10 @@ from otmd.models.continuations import CachedContinuations, Recomputed, branches
 from otmd.models.variants import skip_layers
 from otmd.trees import (
     AdaptiveTree,
-    BestFirstTree,
     BlockVerification,
     IIDPaths,
     LayerVerification,
     MostLikelyTree,
-    SubtreeVerification,
     TokenLevel,
     TokenTree,
     Traversal,
@@ -33,7 +31,6 @@ SPECULATIONS = {
     "traversal": (lambda q: TokenTree(q, (3, 2, 1)), Traversal()),
     "likeliest": (lambda q: MostLikelyTree(q, 8, 3), TokenLevel(otmd.TargetOnly())),
     "adaptive": (lambda q: AdaptiveTree(q, (3, 3, 2)), LayerVerification()),
-    "best first": (lambda q: BestFirstTree(q, 6, 3), SubtreeVerification()),
 }
 
 

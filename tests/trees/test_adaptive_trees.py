@@ -12,7 +12,6 @@ import otmd
 from otmd.testing import check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
-    BestFirstTree,
     InclusionBound,
     LayerVerification,
     SubtreeVerification,
@@ -48,7 +47,6 @@ def trees(draft: TableModel) -> dict[str, TreeLaw]:
     return {
         "quotas": AdaptiveTree(draft, (1, 2, 2) if deep else (2, 3)),
         "looks at all": LooksAtAll(draft, (2, 4, 8) if deep else (2, 4)),
-        "best first": BestFirstTree(draft, 4, 3),
     }
 
 
@@ -99,7 +97,7 @@ def test_gains_are_what_the_reach_below_grows_by(law) -> None:
 
 def test_a_tree_grows_once_and_names_what_it_reads() -> None:
     draft = TableModel.random(5, 2, rng=0)
-    for law in (AdaptiveTree(draft, (2, 3)), BestFirstTree(draft, 5, 3)):
+    for law in (AdaptiveTree(draft, (2, 3)), LooksAtAll(draft, (2, 4))):
         tree = drawn(law)
         read = [prefix for prefixes in tree.grow() for prefix in prefixes]
         assert set(read) >= {prefix for prefix in tree.prefixes() if tree.node(prefix)}
@@ -107,10 +105,7 @@ def test_a_tree_grows_once_and_names_what_it_reads() -> None:
         assert tree.prefixes() == tree.prefixes()
 
 
-def test_best_first_growth_is_refused() -> None:
+def test_the_bound_of_adaptive_trees_is_refused() -> None:
     target, draft = model_pair("any", 1)
-    law = BestFirstTree(draft, 4, 3)
-    with pytest.raises(otmd.UnsupportedLaw, match="SubtreeVerification serves it"):
-        LAYER.step(target, law, rng=0)
     with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
         tokens_per_step(InclusionBound(), target, AdaptiveTree(draft, (2,)))

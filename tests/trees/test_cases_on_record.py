@@ -10,16 +10,18 @@ import pytest
 from small_models import model_pair
 
 import otmd
+from otmd.conformance.trees import CutTree
 from otmd.testing import assert_step_lossless, check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
-    BestFirstTree,
     BlockVerification,
     IIDPaths,
     LayerVerification,
     SubtreeVerification,
     TableModel,
+    TokenLevel,
     TokenTree,
+    Traversal,
     TreeLaw,
     TreeVerifier,
     output_distribution,
@@ -212,13 +214,21 @@ class LooksAtItsLayer(AdaptiveTree):
         tree.draw(second, 2 if 0 in drafted else 1)
 
 
-class BestFirstByLayer(BestFirstTree):
-    """Best-first growth that is said to be by layer."""
+class CutByLayer(CutTree):
+    """The best drafts of a whole tree, said to be drawn by layer."""
 
     by_layer = True
 
 
+class ScoredByTokens(CutTree):
+    """The best drafts of a whole tree by the drawn tokens' own q."""
+
+    def score(self, q: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return q[tokens]
+
+
 LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
+BY_NODE = LayerVerification(otmd.RecursiveRejection())
 
 
 @pytest.mark.parametrize(
@@ -240,10 +250,22 @@ def test_what_breaks_layers_does_not_break_nodes() -> None:
     law = LooksAtItsLayer(draft, (2, 3))
     assert caught(LAYER, target, law) > 5e-3
     assert total_variation(SUBTREE, target, law) <= ROUNDING
-    target, draft = model_pair("any", 4, vocab_size=2)
-    law = BestFirstByLayer(draft, 6, 3, law=otmd.WithReplacement)
-    assert caught(LAYER, target, law) > 2e-3
-    assert total_variation(SUBTREE, target, law) <= ROUNDING
+
+
+def test_a_tree_that_is_cut_as_a_whole() -> None:
+    """Scored by order statistics it breaks layers, and neither tokens nor Traversal; else it breaks all."""
+    worst = 0.0
+    for seed in range(4):
+        target, draft = model_pair("any", seed, vocab_size=2)
+        for rule in (TokenLevel(otmd.RecursiveRejection()), Traversal()):
+            assert total_variation(rule, target, CutTree(draft, 6, 3)) <= ROUNDING
+        with pytest.raises(otmd.UnsupportedLaw, match="drawn layer by layer"):
+            BY_NODE.step(target, CutTree(draft, 6, 3), rng=0)
+        worst = max(worst, total_variation(BY_NODE, target, CutByLayer(draft, 6, 3)))
+    assert worst > 5e-3
+    target, draft = model_pair("any", 1)
+    rule = TokenLevel(otmd.RecursiveRejection())
+    assert caught(rule, target, ScoredByTokens(draft, 3, 2)) > 0.01
 
 
 # ---------------------------------------------------------------- whole steps, by the tokens they emit

@@ -11,7 +11,6 @@ from small_models import model_pair
 import otmd
 from otmd.trees import (
     AdaptiveTree,
-    BestFirstTree,
     BlockVerification,
     GreedyMultiPath,
     IIDPaths,
@@ -91,8 +90,6 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (lambda: AdaptiveTree(DRAFT, ()), ValueError, "quotas: got no level"),
     (lambda: AdaptiveTree(DRAFT, (2, 0)), ValueError, "quotas: got 0"),
-    (lambda: BestFirstTree(DRAFT, 0, 2), ValueError, "budget: got 0"),
-    (lambda: BestFirstTree(DRAFT, 2, 2, 0), ValueError, "width: got 0"),
     (step(SubtreeVerification(), Policy({(): 3})), ValueError, "at most 2 drafts"),
     (step(SubtreeVerification(), Policy({(9,): 1})), ValueError, "a node of the level"),
     (
