@@ -24,7 +24,7 @@ from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study import jackknife, tree_comparison
 from otmd.study.runner import Bar, finish_run, frame
-from otmd.study.steps import LEFT_OUT, NUM_STEPS, Estimate, lead, over_prompts, take_steps
+from otmd.study.steps import LEFT_OUT, NUM_STEPS, Estimate, Walk, lead, over_prompts, take_steps
 from otmd.study.table import Cell, Table, wrapped
 from otmd.study.tree_comparison import MakeTree
 from otmd.trees import (
@@ -205,7 +205,7 @@ def _steps_of(
 ) -> pl.DataFrame:
     """The rows of a prompt."""
     from otmd.models import decode
-    from otmd.models.continuations import continuations
+    from otmd.models.continuations import branches
 
     models = tree_comparison.loaded_pair(target, draft, prompts)
     drafting = processing if processing.temperature else Processing()
@@ -213,20 +213,22 @@ def _steps_of(
     tokens = prompt_tokens(models[0].tokenizer, prompt)
     key = [seed, zlib.crc32(prompt.id.encode())]
     text = decode(models[0], tokens, max(STARTS), processing=processing, rng=key).tokens
+    named = [(way, name) for way in ways for name in way.rules]
+    about = {"domain": prompt.domain, "prompt_id": prompt.id}
     rows = []
     for start in STARTS:
         if start > len(text) or not set(stops).isdisjoint(text[:start]):
             continue
-        begun = [*tokens, *text[:start]]
-        for way in ways:
-            for name, rule in way.rules.items():
-                reading = Reader(continuations(models[0], begun), processing, size)
-                writing = Reader(continuations(models[1], begun), drafting, size)
-                choices = Sampled(np.random.default_rng([*key, start]))
-                sums = take_steps(way.make, rule, reading, writing, choices, stop_tokens=stops)
-                about = {"domain": prompt.domain, "prompt_id": prompt.id}
-                named = {"law": way.law, "tree": way.tree, "rule": name}
-                rows.append(about | named | sums._asdict())
+        begun = [[*tokens, *text[:start]]] * len(named)
+        reading = [Reader(at, processing, size) for at in branches(models[0], begun)]
+        writing = [Reader(at, drafting, size) for at in branches(models[1], begun)]
+        walks = [
+            Walk(way.make, way.rules[name], target_after, draft_after, Sampled(rng))
+            for (way, name), target_after, draft_after in zip(named, reading, writing, strict=True)
+            for rng in [np.random.default_rng([*key, start])]
+        ]
+        for (way, name), sums in zip(named, take_steps(walks, stop_tokens=stops), strict=True):
+            rows.append(about | {"law": way.law, "tree": way.tree, "rule": name} | sums._asdict())
     return frame(rows, schema=SCHEMA)
 
 

@@ -14,7 +14,7 @@ from otmd.models.tree_reading import read_trees
 from otmd.probabilities import FloatArray
 from otmd.study import jackknife
 from otmd.trees import InclusionBound, TreeLaw, TreeVerifier
-from otmd.trees.base import Context, Model, Prefix
+from otmd.trees.base import Context, DraftTree, Model, Prefix
 from otmd.trees.random_choices import RandomChoices
 from otmd.verifiers import UnsupportedLaw
 
@@ -44,55 +44,70 @@ class Sums(NamedTuple):
     steps: int
 
 
+class Walk(NamedTuple):
+    """A way to go on from the end of a text, and both models after it.
+
+    ``make`` makes the law of the trees from the draft model, ``rule`` decides on them, and ``choices`` draws
+    the trees and decides.
+    """
+
+    make: Callable[[Model], TreeLaw]
+    rule: TreeVerifier
+    target: TextModel
+    draft: TextModel
+    choices: RandomChoices
+
+
 def take_steps(
-    make: Callable[[Model], TreeLaw],
-    rule: TreeVerifier,
-    target: TextModel,
-    draft: TextModel,
-    choices: RandomChoices,
+    walks: Sequence[Walk],
     num_steps: int = NUM_STEPS,
     left_out: int = LEFT_OUT,
     stop_tokens: Sequence[int] = (),
-) -> Sums:
-    """Let a rule write from the end of a text, and sum what it is expected to emit at each step.
+) -> list[Sums]:
+    """Let rules write from the end of a text, and sum what each is expected to emit at each of its steps.
+
+    All walks take a step together: a model that reads several texts at once reads the trees of all.
 
     Parameters
     ----------
-    make : callable
-        Makes the law of the trees from the draft model.
-    rule : TreeVerifier
-        The rule that decides on them.
-    target, draft : TextModel
-        Both models after the text; they are extended.
-    choices : RandomChoices
-        Draws the trees and decides.
+    walks : sequence of Walk
+        Their models are extended.
     num_steps, left_out : int
         How many steps are taken, of which so many at the beginning are not counted.
     stop_tokens : sequence of int
-        Tokens that end the text, and with it the steps.
+        Tokens that end a text, and with it its steps.
     """
-    tokens, steps = 0.0, 0
-    bound: float | None = 0.0
+    sums = [Sums(0.0, 0.0, 0) for _ in walks]
+    going = list(range(len(walks)))
     for number in range(num_steps):
-        context = Context(target, make(draft))
-        tree = context.law.draft_tree(context, choices)
-        read_trees([(tree, target, draft)])
-        if number >= left_out:
-            steps += 1
-            tokens += rule.expected_tokens(context, tree, rng=choices)
-            if bound is not None:
-                try:
-                    bound += InclusionBound().expected_tokens(context, tree)
-                except UnsupportedLaw:
-                    bound = None
-        if number + 1 == num_steps:
-            break
-        emitted = rule.emit(context, tree, choices)
-        if not set(stop_tokens).isdisjoint(emitted):
-            break
-        target.extend(emitted)
-        draft.extend(emitted)
-    return Sums(tokens, bound, steps)
+        contexts = {i: Context(walks[i].target, walks[i].make(walks[i].draft)) for i in going}
+        trees = {i: at.law.draft_tree(at, walks[i].choices) for i, at in contexts.items()}
+        read_trees([(trees[i], walks[i].target, walks[i].draft) for i in going])
+        for i in list(going):
+            walk, context, tree = walks[i], contexts.pop(i), trees.pop(i)
+            if number >= left_out:
+                sums[i] = _counted(sums[i], walk, context, tree)
+            if number + 1 == num_steps:
+                continue
+            emitted = walk.rule.emit(context, tree, walk.choices)
+            if not set(stop_tokens).isdisjoint(emitted):
+                going.remove(i)
+            else:
+                walk.target.extend(emitted)
+                walk.draft.extend(emitted)
+    return sums
+
+
+def _counted(sums: Sums, walk: Walk, context: Context, tree: DraftTree) -> Sums:
+    """The sums with those of a step."""
+    tokens = sums.tokens + walk.rule.expected_tokens(context, tree, rng=walk.choices)
+    bound = sums.bound
+    if bound is not None:
+        try:
+            bound += InclusionBound().expected_tokens(context, tree)
+        except UnsupportedLaw:
+            bound = None
+    return Sums(tokens, bound, sums.steps + 1)
 
 
 class Estimate(NamedTuple):

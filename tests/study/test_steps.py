@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.study.steps import LEFT_OUT, NUM_STEPS, over_prompts, take_steps
+from otmd.study.steps import LEFT_OUT, NUM_STEPS, Walk, over_prompts, take_steps
 from otmd.trees import (
     AdaptiveTree,
     BlockVerification,
@@ -38,6 +38,10 @@ class Text:
         self.text += tuple(tokens)
 
 
+def sampled():
+    return Sampled(np.random.default_rng(0))
+
+
 STRATA = partial(TokenTree, branching=(2, 1), law=otmd.Stratified)
 
 
@@ -46,8 +50,11 @@ STRATA = partial(TokenTree, branching=(2, 1), law=otmd.Stratified)
 )
 def test_the_mean_over_all_trees_is_the_tokens_per_step(rule):
     target, draft = (TableModel.random(3, 2, rng=seed) for seed in (1, 2))
-    run = partial(take_steps, STRATA, rule, num_steps=1, left_out=0)
-    outcomes = every_outcome(lambda choices: run(Text(target), Text(draft), choices))
+    outcomes = every_outcome(
+        lambda choices: take_steps(
+            [Walk(STRATA, rule, Text(target), Text(draft), choices)], num_steps=1, left_out=0
+        )[0]
+    )
     means = np.sum([np.array(sums) * prob for sums, prob in outcomes], axis=0)
     law = STRATA(draft)
     exact = [tokens_per_step(way, target, law).value for way in (rule, InclusionBound())]
@@ -59,7 +66,7 @@ def test_later_steps_begin_where_the_rule_ends():
     target, draft = (TableModel.random(2, 3, rng=seed) for seed in (1, 2))
     make, rule = partial(TokenTree, branching=(1, 1)), BlockVerification()
     outcomes = every_outcome(
-        lambda choices: take_steps(make, rule, Text(target), Text(draft), choices, 2, 1)
+        lambda choices: take_steps([Walk(make, rule, Text(target), Text(draft), choices)], 2, 1)[0]
     )
     mean = sum(sums.tokens * prob for sums, prob in outcomes)
     expected = 0.0
@@ -71,15 +78,14 @@ def test_later_steps_begin_where_the_rule_ends():
 
 def test_a_text_that_ends_has_no_more_steps_and_trees_that_adapt_no_bound():
     model = TableModel([[0.5, 0.5]])
-    run = partial(take_steps, partial(AdaptiveTree, quotas=(1,)), SubtreeVerification())
-    sums = run(Text(model), Text(model), Sampled(np.random.default_rng(0)), 8, 0)
+    walk = partial(Walk, partial(AdaptiveTree, quotas=(1,)), SubtreeVerification())
+    (sums,) = take_steps([walk(Text(model), Text(model), sampled())], 8, 0)
     assert sums == (pytest.approx(16.0), None, 8)
     certain = TableModel([[0.0, 1.0]])
     for left_out, steps in ((0, 1), (1, 0)):
-        sums = run(
-            Text(certain), Text(certain), Sampled(np.random.default_rng(0)), 8, left_out, [1]
-        )
-        assert sums.steps == steps
+        walks = [walk(Text(at), Text(at), sampled()) for at in (certain, model)]
+        ended, going_on = take_steps(walks, 8, left_out, [1])
+        assert ended.steps == steps <= going_on.steps
 
 
 # Acceptance comes in runs: the state, which every token tells, changes once in ten tokens. A token is twice
@@ -117,7 +123,9 @@ def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions
     rule, starts = BlockVerification(), np.tile([0, 2], 200).tolist()
     sums = np.array(
         [
-            take_steps(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))[::2]
+            take_steps([Walk(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))])[0][
+                ::2
+            ]
             for at in starts
         ]
     )
