@@ -9,6 +9,7 @@ import numpy as np
 
 import otmd
 from otmd.laws import Slots
+from otmd.verifiers import pair_sweep
 
 Pair = tuple[int, int]
 
@@ -63,6 +64,29 @@ def swept_masses(p: np.ndarray, law: otmd.DraftLaw, order: Sequence[Pair]) -> di
         if mass:
             unaccepted[slot] -= mass / others
     return taken
+
+
+class OrderedSweep(pair_sweep.Sweep):
+    """The sweep of slots over pairs (M, 2) in this order, pair by pair; the sum of p may be below 1."""
+
+    def __init__(self, target: np.ndarray, slots: Slots, order: np.ndarray) -> None:
+        self._target, self.slots = target, slots
+        self.left, unaccepted = target.copy(), np.ones(slots.num_drafts)
+        self._rank = np.full((slots.num_drafts, target.size), len(order))
+        self._accept, self._taken = np.ones(len(order) + 1), np.zeros(len(order) + 1)
+        probs = slots.prob(slots.row_of_slot[order[:, 0]], order[:, 1])
+        for i, ((slot, token), prob) in enumerate(zip(order.tolist(), probs, strict=True)):
+            drawn = np.delete(unaccepted, slot).prod() * prob
+            self._accept[i] = min(1.0, self.left[token] / drawn) if drawn > 0 else 1.0
+            self._taken[i] = min(self.left[token], drawn)
+            self.left[token] -= self._taken[i]
+            unaccepted[slot] = max(unaccepted[slot] - self._accept[i] * prob, 0.0)
+            self._rank[slot, token] = i
+        self.missed = float(unaccepted.prod())
+
+    def pairs(self, slots: np.ndarray, tokens: np.ndarray) -> tuple:
+        rank = self._rank[slots, tokens]
+        return rank, self._accept[rank], self._taken[rank]
 
 
 def order_of(p: np.ndarray, law: otmd.DraftLaw) -> list[Pair]:

@@ -87,8 +87,8 @@ def half_space_cut(
 def distinct_slots(slots: Slots) -> tuple[FloatArray, IntArray]:
     """The different distributions of the slots (V, R), and the one that each draft is drawn from (n,)."""
     shape = slots.copies.size, slots.vocab_size
-    whole = slots.probs.size == shape[0] * shape[1]
-    dense = slots.probs.reshape(shape) if whole else slots.dense
+    is_dense = slots.probs.size == shape[0] * shape[1]
+    dense = slots.probs.reshape(shape) if is_dense else slots.dense
     rows = [dense[row].tobytes() for row in slots.row_of_slot]
     first, row_of_slot = np.unique([rows.index(row) for row in rows], return_inverse=True)
     return np.ascontiguousarray(dense[slots.row_of_slot[first]].T), row_of_slot

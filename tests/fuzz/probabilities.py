@@ -51,7 +51,7 @@ def _rate(choices: Choices) -> None:
     rule, drafts = choices.pick(RULES)(), any_law(choices)
     target = _probs(choices, drafts.vocab_size)
     tol = 1e-6 if choices.often() else choices.value()
-    low, high = otmd.acceptance_bounds(rule, target, drafts, tol, choices.below(4) == 1)
+    low, high = otmd.acceptance_bounds(rule, target, drafts, tol)
     assert (np.asarray(low) <= high).all()
     assert ((np.asarray(low) >= 0) & (np.asarray(high) <= 1)).all()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sweep_twin import OrderedSweep
 from tensor_pairs import model_like, on_each_device
 from tensor_trees import Trees, every_tree, output_distribution, target_rows
 
@@ -201,9 +200,9 @@ def sweep_twice(target: FloatArray, slots: Slots) -> pair_sweep.Sweep:
     """The sweep of the tensors, pair by pair."""
     slot = np.repeat(np.arange(slots.num_drafts), np.diff(slots.starts))
     none = np.zeros(slot.size, bool)
-    first = pair_sweep.sweep_pairs(target, slots, partial(class_order, none))
+    first = OrderedSweep(target, slots, class_order(none, target, slots))
     _, accept_prob, _ = first.pairs(slot, slots.tokens)
-    second = pair_sweep.sweep_pairs(target, slots, partial(class_order, accept_prob < 1.0))
+    second = OrderedSweep(target, slots, class_order(accept_prob < 1.0, target, slots))
     return second if second.missed < first.missed else first
 
 

@@ -68,13 +68,13 @@ class Entries(NamedTuple):
 class Grid(NamedTuple):
     """Classes: those of one token, then for each ray those at the ``nodes`` (M,) of p/σ, ascending.
 
-    ``own`` (V,) is the class of a token that has one of its own, else −1, and ``num_own`` counts these. On
-    rays, shares σ_r/σ are multiples of 1/``divisions``. The ray whose first j + 1 shares sum to
+    ``singles`` (V,) is the class of a token that has one of its own, else −1, and ``num_singles`` counts
+    these. On rays, shares σ_r/σ are multiples of 1/``divisions``. The ray whose first j + 1 shares sum to
     a_j/``divisions`` has the number Σ_j ``ranks[a_j + j, j + 1]``. ``scale`` (R,) is c.
     """
 
-    own: IntArray
-    num_own: int
+    singles: IntArray
+    num_singles: int
     scale: FloatArray
     divisions: int
     ranks: IntArray
@@ -95,7 +95,7 @@ class Grid(NamedTuple):
     def size(self) -> int:
         """The number of classes."""
         rows = self.scale.size - 1
-        return self.num_own + comb(rows + self.divisions, rows) * self.nodes.size
+        return self.num_singles + comb(rows + self.divisions, rows) * self.nodes.size
 
     def with_divisions(self, divisions: int) -> "Grid":
         """The grid of rays whose shares are multiples of 1/``divisions``."""
@@ -108,7 +108,7 @@ class Grid(NamedTuple):
 def _locate(tokens, entries, grid, classes, parts):
     """Fill the classes (T, 2K) of tokens, and σ of the part of each, from zeros."""
     target, draft, first_row = entries
-    own, num_own, scale, divisions, ranks, nodes = grid
+    singles, num_singles, scale, divisions, ranks, nodes = grid
     dimensions = scale.size - 1
     corner = np.empty(scale.size, np.int64)
     order = np.empty(scale.size, np.int64)
@@ -119,8 +119,8 @@ def _locate(tokens, entries, grid, classes, parts):
         sigma = 0.0
         for k in range(draft.shape[1]):
             sigma += scale[first + k] * draft[y, k]
-        if own[y] >= 0:
-            classes[i, 0], parts[i, 0] = own[y], sigma
+        if singles[y] >= 0:
+            classes[i, 0], parts[i, 0] = singles[y], sigma
             continue
         ratio = min(target[y] / max(sigma, _TINY), nodes[nodes.size - 1])
         lower = np.int64(0)
@@ -156,7 +156,7 @@ def _locate(tokens, entries, grid, classes, parts):
                     ray += ranks[corner[j] + j, j + 1]
                 part = sigma * (before - after)
                 for side in range(2):
-                    classes[i, column] = num_own + ray * nodes.size + lower + side
+                    classes[i, column] = num_singles + ray * nodes.size + lower + side
                     parts[i, column] = part * (1.0 - below if side else below)
                     column += 1
             corner[order[k]] += 1
@@ -314,31 +314,31 @@ class _Side:
             ratio = self.entries.target[self.tokens] / self.sigma
             interval = np.searchsorted(grid.nodes, ratio, side="right") - 1
             near = np.isin(interval, np.append(tight, tight + 1))
-            own = np.flatnonzero(near | (grid.own[self.tokens] >= 0))
-            finer, parted = self._fit(own, _TIGHT)
+            singles = np.flatnonzero(near | (grid.singles[self.tokens] >= 0))
+            finer, parted = self._fit(singles, _TIGHT)
             able = parted.able()
             ends = _tight_prefixes(able.target, able.draft, able.never, self.copies)
             if np.diff(ends, prepend=0, append=able.target.size).max() <= 2 * _MOST_CLASSES:
                 return finer, able
         return grid, classes.able()
 
-    def _fit(self, own: IntArray, tol: float) -> tuple[Grid, _Classes]:
+    def _fit(self, singles: IntArray, tol: float) -> tuple[Grid, _Classes]:
         """A grid over whose classes no cut has p − g below ``least`` − ``tol``, and its classes.
 
-        The tokens with indices ``own`` are classes of their own. Weights of the classes lose no more. Where a
-        cut is lower, the intervals of p/σ that its plane crosses are divided. The search may end before.
+        The tokens with indices ``singles`` are classes of their own. Weights of the classes lose no more. Where
+        a cut is lower, the intervals of p/σ that its plane crosses are divided. The search may end before.
         """
         nodes, fine = _nodes(1.0 if self.inside else self._most)
         divided = self.entries.draft.shape[1] > 1
         rays = comb(self.copies.size + 1, 2)
         grid = self._grid(
-            own, nodes, 2 if divided and rays * nodes.size <= 2 * _MOST_CLASSES else 1
+            singles, nodes, 2 if divided and rays * nodes.size <= 2 * _MOST_CLASSES else 1
         )
         masses = self._masses(grid._replace(nodes=fine))
         for _ in range(_MOST_ROUNDS):
             classes = self._coarse(grid, fine, masses)
             crossed = self._crossed(grid, classes, tol)
-            if crossed.size == 0 or classes.number.size - own.size > _MOST_CLASSES:
+            if crossed.size == 0 or classes.number.size - singles.size > _MOST_CLASSES:
                 break
             nodes = grid.nodes
             wide = crossed[nodes[crossed + 1] - nodes[crossed] > _NARROW * nodes[crossed + 1]]
@@ -364,12 +364,12 @@ class _Side:
         rows = self.copies.size - 1
         return comb(rows + divisions, rows) * num_nodes <= _MOST_POINTS
 
-    def _grid(self, own: IntArray, nodes: FloatArray, divisions: int) -> Grid:
+    def _grid(self, singles: IntArray, nodes: FloatArray, divisions: int) -> Grid:
         """A grid with classes of their own for the tokens with these indices."""
         of_token = np.full(self.entries.target.size, -1)
-        of_token[self.tokens[own]] = np.arange(own.size)
+        of_token[self.tokens[singles]] = np.arange(singles.size)
         ranks = np.empty((0, 0), np.int64)
-        return Grid(of_token, own.size, self.scale, 1, ranks, nodes).with_divisions(divisions)
+        return Grid(of_token, singles.size, self.scale, 1, ranks, nodes).with_divisions(divisions)
 
     def _masses(self, grid: Grid) -> FloatArray:
         """σ of each class of a grid."""
@@ -379,16 +379,20 @@ class _Side:
     def _coarse(self, grid: Grid, fine: FloatArray, masses: FloatArray) -> _Classes:
         """The classes of a grid that are not empty, from σ of those at fine nodes."""
         entries, size = self.entries, grid.nodes.size
-        own = np.flatnonzero(grid.own >= 0)
-        own = own[np.argsort(grid.own[own])]
-        own_shares = np.zeros((self.copies.size, own.size))
+        singles = np.flatnonzero(grid.singles >= 0)
+        singles = singles[np.argsort(grid.singles[singles])]
+        single_shares = np.zeros((self.copies.size, singles.size))
         for k in range(entries.draft.shape[1]):
-            own_shares[entries.first_row[own] + k, np.arange(own.size)] = entries.draft[own, k]
-        own_shares /= masses[: own.size]
+            single_shares[entries.first_row[singles] + k, np.arange(singles.size)] = entries.draft[
+                singles, k
+            ]
+        single_shares /= masses[: singles.size]
         # p/σ of the others is cut off at a value which cannot be attained.
-        own_ratio = np.minimum(entries.target[own], 2.0 * self._most * masses[: own.size])
-        own_ratio /= masses[: own.size]
-        by_ray = masses[own.size :].reshape(-1, fine.size)
+        single_ratio = np.minimum(
+            entries.target[singles], 2.0 * self._most * masses[: singles.size]
+        )
+        single_ratio /= masses[: singles.size]
+        by_ray = masses[singles.size :].reshape(-1, fine.size)
         lower = np.clip(np.searchsorted(grid.nodes, fine, side="right") - 1, 0, size - 2)
         above = grid.nodes[lower + 1]
         share = (above - fine) / (above - grid.nodes[lower])
@@ -396,10 +400,10 @@ class _Side:
         mass = _sums(at, by_ray * share, len(by_ray) * size)
         mass += _sums(at + 1, by_ray * (1.0 - share), mass.size)
         ray, node = np.divmod(np.flatnonzero(mass), size)
-        mass = np.append(masses[: own.size], mass[mass > 0.0])
-        ratio = np.append(own_ratio, grid.nodes[node])
-        shares = np.hstack([own_shares, grid.rays[:, ray] / self.scale[:, None]])
-        number = np.append(np.arange(own.size), own.size + ray * size + node)
+        mass = np.append(masses[: singles.size], mass[mass > 0.0])
+        ratio = np.append(single_ratio, grid.nodes[node])
+        shares = np.hstack([single_shares, grid.rays[:, ray] / self.scale[:, None]])
+        number = np.append(np.arange(singles.size), singles.size + ray * size + node)
         return _Classes(number, mass * ratio, ratio, mass * shares, shares, self.never)
 
     def _crossed(self, grid: Grid, classes: _Classes, tol: float) -> IntArray:
@@ -429,7 +433,7 @@ class _Side:
 
 def _intervals(grid: Grid, classes: _Classes, ratio: FloatArray) -> IntArray:
     """The intervals between nodes that hold these p/σ, without those that hold no tokens."""
-    spread = classes.number[classes.number >= grid.num_own] - grid.num_own
+    spread = classes.number[classes.number >= grid.num_singles] - grid.num_singles
     used = np.zeros(grid.nodes.size, np.bool_)
     used[spread % grid.nodes.size] = True
     at = np.unique(np.searchsorted(grid.nodes, ratio, side="right") - 1)
