@@ -326,7 +326,8 @@ class _Side:
         """A grid over whose classes no cut has p − g below ``least`` − ``tol``, and its classes.
 
         The tokens with indices ``singles`` are classes of their own. Weights of the classes lose no more.
-        Where a cut is lower, the intervals of p/σ that its plane crosses are divided. The search may end before.
+        Where a cut is lower, the intervals of p/σ that its plane crosses are divided. The search may end
+        before.
         """
         nodes, fine = _nodes(1.0 if self.inside else self._most)
         divided = self.entries.draft.shape[1] > 1
