@@ -161,7 +161,7 @@ def k_sequential(
 ) -> tuple[Any, Any]:
     """Scale ρ* and acceptance rate 1 − W(ρ*) of K-SEQ, as sympy numbers (SpecTr, Algorithm 3).
 
-    ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n]; for disjoint supports every ρ is, and ρ* = 1.
+    ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n]. For disjoint supports every ρ is one: ρ* = 1.
     W is linear between two neighbouring ratios p/q. So on the piece that holds the root, ρ* is a root of a
     polynomial of degree at most n with rational coefficients.
 

@@ -68,9 +68,10 @@ class DraftLaw(ABC):
     >>> import otmd
     >>> class TopThenAny(otmd.DraftLaw):
     ...     def structure(self, q):
-    ...         top = q.argmax()
-    ...         others = np.where(np.arange(q.size) == top, 0.0, 1.0 / (q.size - 1))
-    ...         random = otmd.laws.Slots.single(others, self.num_drafts - 1)
+    ...         top, random = q.argmax(), None
+    ...         if self.num_drafts > 1:
+    ...             others = np.where(np.arange(q.size) == top, 0.0, 1.0 / (q.size - 1))
+    ...             random = otmd.laws.Slots.single(others, self.num_drafts - 1)
     ...         return otmd.laws.Structure(np.array([top]), random, q.size)
     >>> law = TopThenAny([0.2, 0.3, 0.5], num_drafts=2)
     >>> otmd.optimal_acceptance([0.2, 0.3, 0.5], law).rate
@@ -127,7 +128,7 @@ class DraftLaw(ABC):
         return structure
 
     def shared_structure(self) -> Structure | None:
-        """The structure of all positions in one, with leading axes; None where there is no such."""
+        """One structure of all positions, with leading axes; None unless the class is ``batched``."""
         return self.position_structure if self.batched or not self.batch_shape else None
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:

@@ -52,7 +52,7 @@ def padded(probs: FloatArray, vocab_size: int) -> FloatArray:
 
 
 class Drafts:
-    """The common base of :class:`Slots`, :class:`Race` and :class:`Table`: all tuples can be listed."""
+    """The base of :class:`Slots`, :class:`Race` and :class:`Table`: lists the tuples, if there are few."""
 
     def supports(self) -> list[IntArray]:
         """The tokens that each draft may be, ascending."""
@@ -211,7 +211,7 @@ class Slots(Drafts):
 
     @cached_property
     def number(self) -> NDArray[np.int16]:
-        """The distribution that each token is drawn from, where these are disjoint, shape (V,)."""
+        """The distribution that each token is drawn from, where these are disjoint; else 0. Shape (V,)."""
         number = np.zeros(self.vocab_size, np.int16)
         number[self.tokens] = self._row
         return number

@@ -1,8 +1,8 @@
 """Tokens per step of draft laws and rules on real models, over the steps that each of them takes itself.
 
 The mean over the positions of a text is not the tokens per step: a step begins where the last one ended. So
-each candidate emits its own tokens and goes on from there. A start is a position of a text, where the first
-steps still have too many tokens or too few, and they are left out.
+each candidate emits its own tokens and goes on from there. It starts at a given position of a text. Its first
+steps are biased by that choice, and are left out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sums(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """A way to go on from the end of a text, and both models after it.
+    """A candidate, and both models at the end of a text.
 
     ``make`` makes the law of the trees from the draft model, ``rule`` decides on them, and ``choices`` draws
     the trees and decides.
