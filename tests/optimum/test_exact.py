@@ -153,6 +153,8 @@ def test_where_some_cut_is_a_prefix() -> None:
         ]
         assert min(prefixes) == exact.optimal_acceptance(p, table).rate
     assert not exact.is_q_convex(["1/4"] * 4, {(0, 1): "1/2", (2, 3): "1/2"})
+    greedy = exact.greedy(["2/5", "3/10", "1/5", "1/10"], 2)
+    assert not exact.is_q_convex(["2/5", "3/10", "1/5", "1/10"], greedy)
 
 
 def test_fractions_need_no_sympy() -> None:
