@@ -108,9 +108,22 @@ def test_tree_verifiers_for_every_law_at_the_nodes(rule: str, name: str) -> None
     check_tree_verifier(TREE_VERIFIERS[rule].load()(), tree, target)
 
 
-@pytest.mark.parametrize("name", quick(hostile_trees(), "greedy", "dependent drafts"))
 @pytest.mark.parametrize(
-    "verifier", ["recursive-rejection", "k-sequential", "target-only", "optimal"]
+    ("verifier", "name"),
+    [
+        *(
+            pytest.param(
+                verifier, name, marks=() if name == "dependent drafts" else pytest.mark.slow
+            )
+            for verifier in ("recursive-rejection", "k-sequential", "target-only")
+            for name in hostile_trees()
+        ),
+        # Each of its plans takes as long as a tree of the others.
+        *(
+            pytest.param("optimal", name, marks=pytest.mark.slow)
+            for name in ("greedy", "two paths", "strata")
+        ),
+    ],
 )
 def test_layers_that_a_verifier_decides_node_by_node(verifier: str, name: str) -> None:
     rule = LayerVerification(VERIFIERS[verifier].load()())
