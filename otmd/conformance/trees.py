@@ -164,10 +164,15 @@ class CutTree(GrownLaw):
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """Draw a tree node by node: scores fall along a path, and with each further draft of a node."""
         assert isinstance(tree, _CutDrafts)
-        scores, kept = {(): 1.0}, Counter[Prefix]()
+        scores: dict[Prefix, float] = {(): 1.0}
+        kept = Counter[Prefix]()
         yield [()]
-        drawn = {(): tree.draw((), min(self.width, tree.leaf((), 1.0).num_tokens))}
-        waiting = {(): float(self.score(tree.leaf((), 1.0).draft_probs, drawn[()].tokens)[0])}
+        drawn: dict[Prefix, Node] = {
+            (): tree.draw((), min(self.width, tree.leaf((), 1.0).num_tokens))
+        }
+        waiting: dict[Prefix, float] = {
+            (): float(self.score(tree.leaf((), 1.0).draft_probs, drawn[()].tokens)[0])
+        }
         for _ in range(self.budget):
             if not waiting:
                 break
@@ -175,7 +180,7 @@ class CutTree(GrownLaw):
             child = (*prefix, int(drawn[prefix].tokens[kept[prefix]]))
             scores[child] = waiting.pop(prefix)
             kept[prefix] += 1
-            grown = [prefix]
+            grown: list[Prefix] = [prefix]
             if len(child) < self.depth:
                 yield [child]
                 drawn[child] = tree.draw(child, min(self.width, tree.leaf(child, 1.0).num_tokens))
