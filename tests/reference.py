@@ -540,20 +540,6 @@ def trees_of_paths(draft: Model, paths: int, depth: int) -> Iterable[tuple[Tree,
             yield tree, chance
 
 
-def decoded_along(
-    text: Tokens, tree_at: Callable[[int], set[Tokens]], starts: int, ended: bool
-) -> tuple[int, int]:
-    """Tokens and steps of a decoder with certain drafts that writes this text, as far as steps count."""
-    begin = tokens = steps = 0
-    while begin < min(starts, len(text)):
-        tree, accepted = tree_at(begin), 0
-        while begin + accepted < len(text) and text[begin : begin + accepted + 1] in tree:
-            accepted += 1
-        emitted = min(accepted + 1, len(text) - begin) if ended else accepted + 1
-        begin, tokens, steps = begin + emitted, tokens + emitted, steps + 1
-    return tokens, steps
-
-
 def trees_without_replacement(
     draft: Model, branching: Sequence[int], prefix: Tokens = ()
 ) -> Iterable[tuple[Tree, Number]]:

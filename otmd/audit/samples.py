@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.laws import DraftLaw, Structure, Table, WithReplacement
+from otmd.laws import DraftLaw, Table, WithReplacement
 from otmd.laws.base import RngLike, validate_one_position, validate_rng
 from otmd.laws.structure import draw_tokens
 from otmd.optimum import optimal_acceptance
@@ -265,7 +265,7 @@ def declared_law(
         return "draft_never"
     structure = validate_one_position(law).position_structure
     top = draft_tokens[: structure.deterministic.size]
-    if type(structure) is Structure and (top != structure.deterministic).any():
+    if structure.deterministic_first and (top != structure.deterministic).any():
         # The engine may break ties of q in another way. By one unit in the last place, its tokens win them.
         steps = np.zeros(draft_probs.size)
         steps[top] = np.arange(top.size, 0, -1)

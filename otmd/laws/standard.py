@@ -185,7 +185,7 @@ class TopThen(DraftLaw):
             others[top] = 0.0
             others /= others.sum()
         rest = self.rest(others, count).position_structure
-        if type(rest) is not Structure or rest.drafted[top].any():
+        if not rest.deterministic_first or rest.drafted[top].any():
             raise wrong("rest", repr(self.rest), "a law that never draws a token without mass")
         return Structure(np.append(top, rest.deterministic), rest.random, q.size)
 
@@ -303,6 +303,7 @@ class HubPairs(Structure):
 
     hub_prob: float
     other_prob: float
+    deterministic_first = False
 
     @property
     def num_tuples(self) -> int:

@@ -9,11 +9,13 @@ The kinds have the methods of :class:`Structure`. They are of one position, and 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import permutations, product
 from math import factorial, prod
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,20 +53,20 @@ def padded(probs: FloatArray, vocab_size: int) -> FloatArray:
     return np.append(probs, np.zeros(vocab_size - probs.size))
 
 
-class Drafts:
+class Drafts(ABC):
     """The base of :class:`Slots`, :class:`Race` and :class:`Table`: lists the tuples, if there are few."""
 
+    @abstractmethod
     def supports(self) -> list[IntArray]:
         """The tokens that each draft may be, ascending."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drafted(self) -> BoolArray:
         """See :meth:`Structure.drafted`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         """See :meth:`Structure.tuple_prob`."""
-        raise NotImplementedError
 
     @property
     def num_tuples(self) -> int:
@@ -553,7 +555,9 @@ class Table(Drafts):
         return np.minimum(drafted, 1.0)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
-        raise NotImplementedError
+        tokens, probs = self.enumerate()
+        last = np.argsort(order)[tokens].max(axis=-1)
+        return np.append(0.0, np.bincount(last, probs, self.vocab_size).cumsum())
 
     def widened(self, vocab_size: int) -> Table:
         return Table(*self.enumerate(), vocab_size)
@@ -588,6 +592,8 @@ class Structure:
     deterministic: IntArray
     random: Slots | Race | Table | None
     vocab_size: int
+    deterministic_first: ClassVar[bool] = True
+    """Whether the deterministic tokens come before the random drafts, as in all structures but HubPairs."""
 
     @classmethod
     def of(cls, drafts: Structure | Slots | Race | Table) -> Structure:

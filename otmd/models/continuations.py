@@ -19,9 +19,6 @@ from otmd.models.ngram import ContextNGram
 from otmd.probabilities import FloatArray, Processing
 from otmd.trees.base import Prefix
 
-# Paths that a language model reads in one call.
-AT_ONCE = 80
-
 
 class Continuations(ABC):
     """A model's next-token distributions after a text, and after prefixes that continue the text."""

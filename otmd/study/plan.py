@@ -7,7 +7,7 @@ times, candidates are ranked by tokens per second.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +23,7 @@ from otmd.probabilities import Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study import jackknife, tree_comparison
-from otmd.study.runner import Bar, finish_run, frame
+from otmd.study.runner import Bar, finish_run, frame, numbered
 from otmd.study.steps import LEFT_OUT, NUM_STEPS, Estimate, Walk, lead, over_prompts, take_steps
 from otmd.study.table import Cell, Table, wrapped
 from otmd.study.tree_comparison import MakeTree
@@ -184,14 +184,10 @@ def plan_table(
     about |= {"candidates": [[way.law, way.tree, *way.rules] for way in ways]}
     store = Store(output, about, LAYOUT, overwrite)
 
-    def left(tables: Collection[str]) -> Iterator[tuple[str, Prompt]]:
-        for i, prompt in enumerate(prompts):
-            if (name := f"prompt-{i:06d}") not in tables:
-                yield name, prompt
-
     work = partial(_steps_of, target, draft, tuple(prompts), ways, processing, seed)
     most = min(workers or joblib.cpu_count(), len(prompts))
-    return finish_run(work, left, store, most, Bar("plan", len(prompts), progress))
+    jobs = numbered("prompt", prompts)
+    return finish_run(work, jobs, store, most, Bar("plan", len(prompts), progress))
 
 
 def _steps_of(
@@ -222,11 +218,10 @@ def _steps_of(
         begun = [[*tokens, *text[:start]]] * len(named)
         reading = [Reader(at, processing, size) for at in branches(models[0], begun)]
         writing = [Reader(at, drafting, size) for at in branches(models[1], begun)]
-        walks = [
-            Walk(way.make, way.rules[name], target_after, draft_after, Sampled(rng))
-            for (way, name), target_after, draft_after in zip(named, reading, writing, strict=True)
-            for rng in [np.random.default_rng([*key, start])]
-        ]
+        walks = []
+        for (way, name), after, drafting_after in zip(named, reading, writing, strict=True):
+            choices = Sampled(np.random.default_rng([*key, start]))
+            walks.append(Walk(way.make, way.rules[name], after, drafting_after, choices))
         for (way, name), sums in zip(named, take_steps(walks, stop_tokens=stops), strict=True):
             rows.append(about | {"law": way.law, "tree": way.tree, "rule": name} | sums._asdict())
     return frame(rows, schema=SCHEMA)

@@ -46,6 +46,17 @@ class Bar(NamedTuple):
     size: Callable[[pl.DataFrame], int] = lambda _: 1
 
 
+def numbered(prefix: str, items: Sequence[Job]) -> JobsLeft[Job]:
+    """The jobs of a run, one for each item, named by their numbers; those with a table are left out."""
+
+    def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
+        for i, item in enumerate(items):
+            if (name := f"{prefix}-{i:06d}") not in tables:
+                yield name, item
+
+    return left
+
+
 def finish_run(
     work: Work[Job], jobs: JobsLeft[Job], store: Store[pl.DataFrame] | None, workers: int, bar: Bar
 ) -> pl.DataFrame:

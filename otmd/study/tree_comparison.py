@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from otmd.probabilities import Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study import jackknife
-from otmd.study.runner import Bar, finish_run, frame
+from otmd.study.runner import Bar, finish_run, frame, numbered
 from otmd.study.table import Cell, Table, wrapped
 from otmd.trees import (
     GreedyMultiPath,
@@ -154,16 +154,14 @@ def compare_trees(
     written = {prompt.id: tuple(texts[prompt.id]) for prompt in prompts}
     about = {"target": target, "draft": draft, "prompts": [*written], "temperature": temperature}
     store = Store(output, about | {"texts": zlib.crc32(repr(written).encode())}, LAYOUT)
-    groups = [prompts[i : i + _TOGETHER] for i in range(0, len(prompts), _TOGETHER)]
-
-    def left(tables: Collection[str]) -> Iterator[tuple[str, dict[Prompt, Prefix]]]:
-        for i, group in enumerate(groups):
-            if (name := f"texts-{i:06d}") not in tables:
-                yield name, {prompt: written[prompt.id] for prompt in group}
-
+    groups = [
+        {prompt: written[prompt.id] for prompt in prompts[i : i + _TOGETHER]}
+        for i in range(0, len(prompts), _TOGETHER)
+    ]
     work = partial(_texts_table, target, draft, tuple(prompts), temperature)
     most = min(workers or joblib.cpu_count(), len(groups))
-    return finish_run(work, left, store, most, Bar("trees", len(groups), progress))
+    jobs = numbered("texts", groups)
+    return finish_run(work, jobs, store, most, Bar("trees", len(groups), progress))
 
 
 def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:

@@ -11,33 +11,6 @@ from scipy.sparse import csc_array
 from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import FloatArray
 
-_MOST_NONZEROS = 2**31 - 1
-
-
-@dataclass(frozen=True)
-class ProgramSize:
-    """The size of a program, known before it is built.
-
-    Attributes
-    ----------
-    variables, constraints, nonzeros : int
-        The columns, the rows and the nonzero entries of its matrix.
-    """
-
-    variables: int
-    constraints: int
-    nonzeros: int
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the arrays that a solver is given, in bytes; it needs several times as much."""
-        matrix = 12 * self.nonzeros + 4 * (self.variables + 1)
-        return matrix + 24 * self.variables + 16 * self.constraints
-
-    def fits(self, max_bytes: float) -> bool:
-        """Whether the program needs at most ``max_bytes``, and 32-bit indices suffice."""
-        return self.bytes <= max_bytes and self.nonzeros <= _MOST_NONZEROS
-
 
 @dataclass(frozen=True, eq=False)
 class LinearProgram:

@@ -14,7 +14,6 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.trees.base import Context, DraftTree, Node, Prefix, TreeLaw
 from otmd.trees.random_choices import RandomChoices
 from otmd.verifiers import UnsupportedLaw
-from otmd.verifiers.prepared import leading_tokens
 
 # P(a node is drafted in a state)/M(u), by state: a ratio, since both get too small for a float64.
 States = dict[Hashable, float]
@@ -153,14 +152,16 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
     holds the token and each number of later ones, with the probability of all such drafts; −1 stands for any
     other token.
     """
-    deterministic, random = law.position_structure.deterministic, law.position_structure.random
-    leading = leading_tokens(law)
+    structure = law.position_structure
+    leading, random = structure.deterministic, structure.random
     count, n = leading.size, law.num_drafts
     drafts = np.full(n, -1)
-    if token in leading:
+    if not structure.deterministic_first:
+        yield from _listed_with(law, token)
+    elif token in leading:
         drafts[np.flatnonzero(leading == token)] = token
         yield drafts, 1.0
-    elif count < deterministic.size or isinstance(random, Table):
+    elif isinstance(random, Table):
         yield from _listed_with(law, token)
     elif isinstance(random, Slots):
         held = random.prob(random.row_of_slot, np.full(n - count, token))

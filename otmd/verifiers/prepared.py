@@ -186,18 +186,6 @@ class ChoosingVerifier(PreparedVerifier):
         return normalised(np.maximum(self.target - self.accepted, 0.0), self.target)
 
 
-def leading_tokens(law: DraftLaw) -> IntArray:
-    """The deterministic tokens that always come first, in their order."""
-    tokens = np.empty(0, np.int64)
-    for _ in law.position_structure.deterministic:
-        probs = law.position_structure.next_draft_probs(tokens)
-        token = int(probs.argmax())
-        if probs[token] < 1.0:
-            break
-        tokens = np.append(tokens, token)
-    return tokens
-
-
 def decision_rng(rng: RngLike) -> np.random.Generator:
     """Return the generator that decides on drafts.
 

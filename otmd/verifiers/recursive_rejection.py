@@ -7,7 +7,6 @@ import numpy as np
 from otmd.curve import RatioCurve
 from otmd.laws import DraftLaw, Race, Slots, Structure
 from otmd.laws.race.quadrature import RATE_UNIT
-from otmd.laws.structure import draw_tokens
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
 from otmd.verifiers.prepared import (
@@ -108,30 +107,6 @@ class _PreparedRace(PreparedVerifier):
             probs[i] = accept_prob(unserved[token], step * self.draft[token])
             scale += step
         return probs, scale
-
-    def _later_drafts(
-        self, token: int, rejected: FloatArray, rng: np.random.Generator, samples: int
-    ) -> FloatArray:
-        """Estimates of P(a token is accepted as draft i), i > 1, along sampled paths of rejected drafts."""
-        probs = np.zeros(self.law.num_drafts)
-        for first in draw_tokens(rejected, rng, samples):
-            path = np.array([first])
-            weight = rejected.sum()
-            scale = 1.0 / RATE_UNIT
-            for i in range(1, probs.size):
-                left = RATE_UNIT * float(self.race.mass_left(path[None])[0])
-                unserved = self._unserved(scale)
-                total = unserved.sum()
-                drafted, served = self.draft / left, unserved / total
-                drafted[path] = 0.0
-                probs[i] += weight * min(drafted[token], served[token])
-                refused = np.maximum(drafted - served, 0.0)
-                weight *= refused.sum()
-                if weight == 0.0:
-                    break
-                path = np.append(path, draw_tokens(refused, rng, 1))
-                scale += total / left
-        return probs[2:] / samples
 
     def _unserved(self, scale: float) -> FloatArray:
         """(p − C q)₊, by definition: a curve's C is not finite where subnormal masses are left."""

@@ -102,7 +102,7 @@ def runs_of_acceptance():
 
 
 def own_and_over_positions():
-    """Tokens per step by the states in which steps begin: of the decoder's own steps, and of any position."""
+    """Tokens per step of the decoder's own steps, and of the steps from a random position, one by one."""
     reach = np.eye(2)
     tokens, ends = np.ones(2), np.zeros((2, 2))
     for _ in range(CHAIN):
@@ -110,14 +110,19 @@ def own_and_over_positions():
         reach = reach @ (ACCEPTED[:, None] * STAYS)
         tokens += reach.sum(axis=1)
     ends += reach @ STAYS
-    own = np.linalg.matrix_power(ends, 200)[0]
-    return own @ tokens, tokens.mean()
+    by_step = [np.full(2, 0.5) @ np.linalg.matrix_power(ends, step) @ tokens for step in range(8)]
+    return np.linalg.matrix_power(ends, 200)[0] @ tokens, by_step
 
 
 def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions():
     target, draft = runs_of_acceptance()
-    own, over_positions = own_and_over_positions()
+    own, by_step = own_and_over_positions()
+    over_positions = by_step[0]
     assert (own, over_positions) == (pytest.approx(2.473, abs=1e-3), pytest.approx(3.745, abs=1e-3))
+    # The numbers of docs/plan.md.
+    expected = [3.745, 3.003, 2.694, 2.565, 2.512, 2.489, 2.480, 2.476]
+    assert by_step == pytest.approx(expected, abs=5e-4)
+    assert np.mean(by_step[LEFT_OUT:]) / own == pytest.approx(1.013, abs=5e-4)
     make = partial(TokenTree, branching=(1,) * CHAIN)
     rng = np.random.default_rng(0)
     rule, starts = BlockVerification(), np.tile([0, 2], 200).tolist()

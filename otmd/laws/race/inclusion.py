@@ -6,8 +6,6 @@ tokens, divided by the token's own factor e^{−qt}(1 + z(e^{qt} − 1)). An exp
 that serves all slow tokens. Heavy tokens, those with a larger q, are treated one by one.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from otmd.curve._kernels import copy_numbers
@@ -65,14 +63,6 @@ class RaceInclusion:
         _fill_polynomials(self._small, self._coefficients(num_drafts), included)
         included[self._heavy] = self._heavy_drafted[num_drafts - 1]
         return np.clip(included, 0.0, 1.0, out=included)
-
-    def hit_rates(self, target: FloatArray, counts: Sequence[int]) -> list[float]:
-        """P(a token of the target (V,) is among the first arrivals), for these numbers of arrivals."""
-        sums = power_sums(self._small, target, quadrature.POWERS)
-        heavy = target[self._heavy]
-        return [
-            float(self._coefficients(n) @ sums + self._heavy_drafted[n - 1] @ heavy) for n in counts
-        ]
 
     def _coefficients(self, num_drafts: int) -> FloatArray:
         """Coefficients of q^r, r < R, in the probability that a slow token is drafted."""

@@ -526,7 +526,7 @@ class _Search:
     def _ends(
         self, targets: FloatArray, drafts: FloatArray, never: FloatArray, order: IntArray
     ) -> IntArray | None:
-        """Where tiers end within the order, or None if weights of one tier are to be found."""
+        """The ends of the tiers within the order, or None if weights of one tier are to be found."""
         if self.rejected is not None:
             return None
         ends = _tight_prefixes(targets[order], drafts[:, order], never, self.copies)
