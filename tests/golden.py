@@ -288,7 +288,7 @@ def judged(report: Any) -> Values:
         "verdict": report.outcome,
         "verdict by side": {part.subject: part.outcome for part in report.statements},
         "refuted": sorted(claim.name for claim in report.claims if claim.refuted),
-        "cases": sorted(case.kind for case in report.cases),
+        "cases": sorted(event.kind for event in report.events),
     }
 
 

@@ -1,32 +1,29 @@
-"""Audits: is a verifier lossless, and were its drafts drawn from the declared law.
+"""Audits: is a verifier lossless, were its drafts drawn from the declared law, is an engine lossless.
 
 Modules, each of which uses only those above it:
 
-- ``counts``, ``bets``: tests of counts in cells, and bets that are valid whenever one looks;
-- ``samples``: arguments, reports, ceilings of the acceptance, declared laws;
-- ``by_samples``, ``by_enumeration``: audits of a verifier;
-- ``shards``, ``records``, ``boundary_cases``, ``claims``, ``metrics``: a recorded run;
-- ``observer``, ``numbers``, ``recorder``, ``tally``: its rows as numbers, written by an engine and counted;
-- ``draft_samples``: the audit of drafts;
-- ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass;
-- ``texts``: the audit of a server by its outputs alone.
+- ``statistics``: exact tests of counts in cells, and bets that are valid whenever one looks;
+- ``verifiers``, ``drafts``: audits of a verifier, by samples or enumeration, and of draft samples;
+- ``claims``: what is claimed of a recorded run, and events that no sound engine records;
+- ``declared``, ``rows``, ``table``: a row becomes lines of the table, whose columns are the claims;
+- ``recorder``: the table written by an engine, and read;
+- ``judge``, ``report``: statistics of columns, and the verdict;
+- ``run``, ``texts``: audits of a recorded run, and of a server by its outputs alone.
 """
 
-from otmd.audit.boundary_cases import BoundaryCase
 from otmd.audit.by_enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
 from otmd.audit.by_samples import Losslessness, SequentialAudit, losslessness, samples_to_detect
-from otmd.audit.claims import Band, Claim, Group
 from otmd.audit.draft_samples import DraftLawAudit, draft_law
-from otmd.audit.metrics import Metric, PooledAcceptance
+from otmd.audit.judge import Band, Claim, Examples, Group, PooledAcceptance, Repetitions
 from otmd.audit.recorder import Recorder
-from otmd.audit.run_audit import recorded_run
-from otmd.audit.run_report import RecordedRunAudit, Statement
+from otmd.audit.report import Event, Gaps, RecordedRunAudit, Statement
+from otmd.audit.run import recorded_run
 from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 from otmd.audit.texts import texts
 
 __all__ = [
-    "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit",
-    "Group", "GuiltyDrafts", "Losslessness", "Metric", "PooledAcceptance", "RecordedRunAudit",
-    "Recorder", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated", "losslessness",
-    "recorded_run", "sampler_of", "samples_to_detect", "texts",
+    "Acceptance", "Band", "Claim", "DraftLawAudit", "EnumeratedAudit", "Event", "Examples", "Gaps",
+    "Group", "GuiltyDrafts", "Losslessness", "PooledAcceptance", "RecordedRunAudit", "Recorder",
+    "Repetitions", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated",
+    "losslessness", "recorded_run", "sampler_of", "samples_to_detect", "texts",
 ]  # fmt: skip

@@ -1,26 +1,43 @@
-"""A recorder, with which an engine writes a recorded run: whole rows, or only the numbers that tests need."""
+"""The recorder, with which an engine writes the table of its run, and the reader of what it wrote."""
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from otmd.audit import samples
-from otmd.audit.numbers import NUMBERS, header, line_of
-from otmd.audit.observer import Observer
-from otmd.audit.records import NOT_DECIDED, TENSORS, as_recorded, read_ids, record_of
-from otmd.audit.shards import MOST_ROWS_OF_SHARD, shards_of, write_shard
+from otmd.audit.claims import CLASSES, ORDERED, OUTPUTS
+from otmd.audit.declared import LawMaker, law_name
+from otmd.audit.rows import MOST_ROWS, NOT_DECIDED, PER_TOKEN, Fields, read_ids, read_row
+from otmd.audit.table import COLUMNS, POSITION, RULES, Line, Table, Tabulator, joined, table_of
 from otmd.probabilities import IntArray, from_tensor, wrong
-from otmd.storage.files import advice_on_failure, folder_lock
+from otmd.storage.arrays import read_npz
+from otmd.storage.files import folder_lock, one_line, parse_json, shortened, write_atomically
+from otmd.storage.parquet import read_batches
 
-_BYTES_OF_SHARD = 64 << 20
-Rows = Sequence[dict[str, Any]]
+RECORD = "run.json"
+_FORMAT = 1
+_LINES_OF_PART = 4096
+# A table has no longer parts, whatever a small file claims.
+_MOST_LINES_OF_PART = 1 << 17
+_ROUNDING = 1e-6
+_OF_Q = ("draft_logits", "draft_probs")
+
+
+class Declared(NamedTuple):
+    """What was declared of a recorded run."""
+
+    law: str
+    rule: str
+    end_tokens: tuple[int, ...]
 
 
 class Recorder:
@@ -30,11 +47,12 @@ class Recorder:
     ----------
     path : str or Path
         A folder, which is made if missing. It must not hold a recorded run.
-    keep : {"rows", "numbers"}
-        ``rows`` keeps whole rows, in safetensors files of about 64 MB. ``numbers`` keeps only the numbers
-        that the tests need, a line of about a kilobyte for each row. The verdict is the same.
     law : str or callable
         The law of the drafts, as for :func:`recorded_run`; the audit then need not be given it again.
+    rule : {"token", "block", "tree"}
+        As for :func:`recorded_run`.
+    end_tokens : sequence of int
+        The ids of the tokens that end a text.
 
     Raises
     ------
@@ -48,19 +66,17 @@ class Recorder:
 
     Notes
     -----
-    A recorder is for one process and one thread, and has its own folder. Arrays are copied, so the engine may
-    reuse its buffers. A list of floats is kept as float32, an array in its own type.
-
-    A file of whole rows is written when the rows have 64 MB, at 4,096 rows and at :meth:`close`, whole or not
-    at all. A process that is killed loses the rows after its last file. A line of numbers is handed to
-    the operating system before :meth:`add` returns.
+    A recorder is for one process and one thread, and has its own folder. Of a row, the numbers are kept that
+    the tests need, about 0.8 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
+    installed and else ``.npz``, each whole or not at all, the last at :meth:`close`. A process that is killed
+    loses at most the part it was filling.
 
     Examples
     --------
     >>> import tempfile
     >>> import otmd
     >>> folder = tempfile.mkdtemp()
-    >>> with otmd.audit.Recorder(folder, keep="numbers") as recorder:
+    >>> with otmd.audit.Recorder(folder) as recorder:
     ...     recorder.add_step(
     ...         target_logits=[[0.0, 1.0, 2.0], [1.0, 0.5, 0.0]],
     ...         draft_logits=[[0.0, 1.0, 2.0]],
@@ -69,24 +85,32 @@ class Recorder:
     ...         target_temperature=0.8,
     ...     )
     >>> print(otmd.audit.recorded_run(folder).verdict)
-    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,288 would do
+    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,293 would do
     """
 
     def __init__(
-        self, path: str | Path, keep: str = "rows", law: str | samples.LawMaker = "with-replacement"
+        self,
+        path: str | Path,
+        law: str | LawMaker = "with-replacement",
+        *,
+        rule: str = "token",
+        end_tokens: Sequence[int] = (),
     ) -> None:
-        writers = {"rows": _RowWriter, "numbers": _NumberWriter}
-        if keep not in writers:
-            raise wrong("keep", repr(keep), " or ".join(writers))
-        make_law = samples.law_maker(law)
+        ends = tuple(read_ids("end_tokens", list(end_tokens)).tolist())
+        self._tabulator = Tabulator(law, rule, ends)
         folder = Path(path)
         resources = ExitStack()
         resources.enter_context(folder_lock(folder))
         with resources:
-            if shards_of(folder) or (folder / NUMBERS).exists():
+            if (folder / RECORD).exists():
                 raise wrong("path", f"{folder}, which has a recorded run", "a new folder")
-            self._writer: _Writer = writers[keep](folder, samples.law_name(law), make_law)
-            resources.callback(self._writer.close)
+            declared = Declared(law_name(law), rule, ends)._asdict()
+            record = {"otmd_run": _FORMAT, **declared}
+            write_atomically(folder / RECORD, json.dumps(record).encode() + b"\n")
+            self._folder = folder
+            self._num_rows = self._num_parts = 0
+            self._lines: list[Line] = []
+            resources.callback(self._write)
             # At exit as well, of a process of multiprocessing too; not in a process that this one forks.
             self._close = Finalize(self, resources.pop_all().close, exitpriority=0)
         self._process = os.getpid()
@@ -100,9 +124,11 @@ class Recorder:
             The fields of a row (``docs/howto/audit_an_engine.md``): NumPy arrays, torch tensors, lists,
             numbers or texts. None is the same as leaving the field out.
         """
-        self._add([as_recorded(fields)])
+        self._add([fields], all_drafts=False)
 
-    def add_step(self, *, draft_tokens: Any, output_tokens: Any, **fields: Any) -> None:
+    def add_step(
+        self, *, draft_tokens: Any, output_tokens: Any, ended: bool = False, **fields: Any
+    ) -> None:
         """Record a step of a chain: a row for each draft, and one for the extra token if it was reached.
 
         Parameters
@@ -111,9 +137,13 @@ class Recorder:
             The n tokens of the chain (n,). Here and in the output, −1 stands for no token.
         output_tokens : array_like
             The 1 to n + 1 tokens that the step emitted, else ValueError: the accepted ones, and one more.
+        ended : bool
+            Whether the text ended in this step, so that it emitted fewer tokens than it decided: at an end
+            token that was not declared, a length limit or a stop string.
         **fields
             The fields of a row. ``target_logits`` or ``target_probs`` has the shape (n + 1, V),
-            ``draft_logits`` or ``draft_probs`` (n, V); with ``target_ids`` or ``draft_ids``, K takes the
+            ``draft_logits`` or ``draft_probs`` (n, V), or (n + 1, V) with the q behind the last draft; with
+            ``target_ids`` or ``draft_ids``, K takes the
             place of V. Fields such as ``request``, ``step`` and ``target_temperature`` hold for all rows of
             the step.
         """
@@ -123,20 +153,24 @@ class Recorder:
             expected = f"1 to {drafts.size + 1} for {drafts.size} drafts"
             raise wrong("output_tokens", f"{outputs.size} tokens", expected)
         blocks = {
-            name: _block(name, value, drafts.size + name.startswith("target"))
+            name: _block(name, value, drafts.size)
             for name, value in fields.items()
-            if name.endswith(TENSORS) and value is not None
+            if name.endswith(PER_TOKEN) and value is not None
         }
         rows = []
         for depth in range(drafts.size + (outputs.size > drafts.size)):
-            row = fields | {"depth": depth}
+            row = fields | {"depth": depth, "draft_tokens": drafts[depth : depth + 1]}
             row |= {name: block[depth] for name, block in blocks.items() if depth < len(block)}
-            row |= {"draft_tokens": drafts[depth : depth + 1]}
-            row |= {"output_token": int(outputs[depth])} if depth < outputs.size else {}
-            if depth == drafts.size:
+            if depth < outputs.size:
+                row |= {
+                    "output_token": int(outputs[depth]),
+                    "ended": ended and depth == outputs.size - 1,
+                }
+            if depth == drafts.size and not any(len(blocks.get(x, ())) > depth for x in _OF_Q):
                 row = {name: value for name, value in row.items() if not name.startswith("draft")}
-            rows.append(as_recorded(row))
-        self._add(rows)
+            rows.append(row)
+        # The drafts of a step are recorded whatever was accepted.
+        self._add(rows, all_drafts=True)
 
     def close(self) -> None:
         """Write the remaining rows, and unlock the folder. A second call does nothing."""
@@ -148,14 +182,29 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, rows: Rows) -> None:
+    def _add(self, rows: Sequence[Fields], all_drafts: bool) -> None:
         if os.getpid() != self._process:
             raise wrong(
                 "recorder", f"a call from process {os.getpid()}", f"its own, {self._process}"
             )
         if not self._close.still_active():
             raise wrong("recorder", "a row after it was closed", "a recorder that is open")
-        self._writer.add(rows)
+        name = str(self._folder)
+        # All rows of a step are read before one of them is kept.
+        checked = [
+            read_row(self._num_rows + index, row, name, {}) for index, row in enumerate(rows, 1)
+        ]
+        self._num_rows += len(checked)
+        for row in checked:
+            self._lines += self._tabulator.lines(row, all_drafts)
+        if len(self._lines) >= _LINES_OF_PART:
+            self._write()
+
+    def _write(self) -> None:
+        if self._lines:
+            _write_part(self._folder, self._num_parts, table_of(self._lines))
+            self._num_parts += 1
+            self._lines = []
 
 
 def _tokens(name: str, value: Any) -> IntArray:
@@ -163,74 +212,128 @@ def _tokens(name: str, value: Any) -> IntArray:
     return tokens[tokens != NOT_DECIDED]
 
 
-def _block(name: str, value: Any, num_rows: int) -> Any:
+def _block(name: str, value: Any, num_drafts: int) -> Any:
     """The rows of a block, copied from its device at once."""
     block = from_tensor(value)
-    if not isinstance(block, list | tuple | np.ndarray) or len(block) != num_rows:
+    allowed = [num_drafts + 1] if name.startswith("target") else [num_drafts, num_drafts + 1]
+    if not isinstance(block, list | tuple | np.ndarray) or len(block) not in allowed:
         size = f"{len(block)} rows" if hasattr(block, "__len__") else type(block).__name__
-        raise wrong(name, size, f"{num_rows} rows")
+        raise wrong(name, size, f"{' or '.join(map(str, allowed))} rows")
     return block
 
 
-class _Writer(Protocol):
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None: ...
+def _write_part(folder: Path, number: int, table: Table) -> None:
+    buffer = io.BytesIO()
+    if importlib.util.find_spec("pyarrow"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    def add(self, rows: Rows) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _RowWriter:
-    """Whole rows, in shards."""
-
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None:
-        self._folder = folder
-        self._law = law
-        self._shards = 0
-        self._rows: list[dict[str, Any]] = []
-        self._bytes = 0
-
-    def add(self, rows: Rows) -> None:
-        for row in rows:
-            self._rows.append(row)
-            self._bytes += sum(x.nbytes for x in row.values() if isinstance(x, np.ndarray))
-            if self._bytes >= _BYTES_OF_SHARD or len(self._rows) >= MOST_ROWS_OF_SHARD:
-                self._write()
-
-    def close(self) -> None:
-        if self._rows:
-            self._write()
-
-    def _write(self) -> None:
-        write_shard(self._folder, self._shards, self._law, self._rows)
-        self._shards += 1
-        self._rows = []
-        self._bytes = 0
+        suffix = ".parquet"
+        pq.write_table(pa.table(table), buffer, compression="zstd", write_page_checksum=True)
+    else:
+        suffix = ".npz"
+        # Objects would be pickled.
+        columns: dict[str, Any] = table | {"request": table["request"].astype(str)}
+        np.savez_compressed(buffer, **columns)
+    write_atomically(folder / f"part-{number:05}{suffix}", buffer.getvalue())
 
 
-class _NumberWriter:
-    """The numbers of rows, in lines."""
+def read_folder(folder: Path) -> tuple[Declared, Table]:
+    """What a recorder wrote into a folder; a ValueError names the file at fault."""
+    declared = _read_declared(folder / RECORD)
+    parts: list[Table] = []
+    num_lines, last_row = 0, 0
+    for number, path in enumerate(sorted(folder.glob("part-*"))):
+        if path.stem != f"part-{number:05}" or path.suffix not in (".parquet", ".npz"):
+            raise wrong(folder, path.name, f"part-{number:05} as .parquet or .npz")
+        if not path.is_file():
+            raise wrong(path, "no regular file", "one")
+        part = _read_part(path)
+        num_lines += part["row"].size
+        if num_lines > MOST_ROWS:
+            raise wrong(folder, f"more than {MOST_ROWS} lines", "fewer: audit the run in parts")
+        # A part that was copied under another name repeats rows.
+        if part["row"][0] <= last_row:
+            raise wrong(path, f"row {part['row'][0]}", f"rows after {last_row}")
+        last_row = int(part["row"][-1])
+        parts.append(part)
+    return declared, joined(parts)
 
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None:
-        self._path = folder / NUMBERS
-        self._observer = Observer(make_law)
-        self._num_rows = 0
-        with advice_on_failure(self._path):
-            self._stream = self._path.open("w", encoding="utf-8")
-            self._write([header(law)])
 
-    def add(self, rows: Rows) -> None:
-        lines = []
-        for row in rows:
-            record = record_of(self._num_rows + 1, row, str(self._path), {})
-            lines.append(line_of(self._observer.observe(record)))
-            self._num_rows += 1
-        with advice_on_failure(self._path):
-            self._write(lines)
+def _read_declared(path: Path) -> Declared:
+    if not path.is_file():
+        raise wrong(path.parent, f"a folder without {path.name}", "one that a Recorder wrote")
+    try:
+        record = parse_json(path.read_text("utf-8"))
+        if not isinstance(record, dict) or record.pop("otmd_run", None) != _FORMAT:
+            raise ValueError("no recorded run, or one of another version")
+        declared = Declared(**record)
+        if declared.rule not in RULES or not isinstance(declared.law, str):
+            raise ValueError(f"rule {shortened(declared.rule)} of law {shortened(declared.law)}")
+        return declared._replace(end_tokens=tuple(map(int, declared.end_tokens)))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: torn, or not written by otmd ({one_line(error)})") from error
 
-    def close(self) -> None:
-        self._stream.close()
 
-    def _write(self, lines: Sequence[str]) -> None:
-        self._stream.write("".join(lines))
-        self._stream.flush()
+def _read_part(path: Path) -> Table:
+    if path.suffix == ".npz":
+        part = dict(read_npz(path))
+    else:
+        batches = []
+        for batch in read_batches(path):
+            batches.append({name: x.to_numpy(zero_copy_only=False) for name, x in batch.items()})
+            if len(batches) * _LINES_OF_PART > _MOST_LINES_OF_PART:
+                raise wrong(path, "too many lines", f"at most {_MOST_LINES_OF_PART}")
+        names = {name for batch in batches for name in batch}
+        part = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+    if set(part) != set(COLUMNS):
+        odd = sorted(map(str, set(part) ^ set(COLUMNS)))
+        raise wrong(path, f"other columns ({shortened(', '.join(odd))})", "those of this version")
+    if part["request"].dtype.kind == "U":
+        part["request"] = part["request"].astype(object)
+    for name, (kind, _) in COLUMNS.items():
+        if part[name].dtype != np.dtype(kind) or part[name].shape != part["row"].shape:
+            found = f"{part[name].dtype} of shape {part[name].shape}"
+            raise wrong(f"{path}: {name}", found, f"{np.dtype(kind)} of one axis")
+    for fault, lines in _contradictions(part).items():
+        if lines.any():
+            raise wrong(f"{path}: line {1 + int(lines.argmax())}", fault, "a line of a Recorder")
+    return part
+
+
+def _contradictions(part: Table) -> dict[str, np.ndarray]:
+    """Lines (M,) that no recorder writes, by what is wrong with them."""
+    slot, row, token, mass = (part[name] for name in ("slot", "row", "token", "mass"))
+    is_draft = slot > POSITION
+    before = np.roll(slot, 1)
+    before[:1] = -2
+    follows = (slot == before + 1) & (row == np.roll(row, 1))
+    follows[:1] = False
+    is_tested = token >= 0
+    faults = {
+        "no text as request": np.array([not isinstance(x, str) for x in part["request"]], bool),
+        "a negative number": (row < 1) | (part["depth"] < 0) | (slot < POSITION) | (token < -1),
+        "rows that do not ascend": np.diff(row, prepend=0) < ~is_draft,
+        "a draft without its position": is_draft & ~follows,
+        "a draft without a token": is_draft & ~is_tested,
+        "an output that was not decided": is_tested & ~is_draft & ~part["decided"],
+        "drafts after one that cannot be drawn": is_draft & (slot > 0) & (np.roll(mass, 1) == 0),
+        "a draft without its repetitions": (slot > 0) & np.isnan(part["repeat_in_slots"]),
+        "a number that is no mass": np.zeros(row.size, bool),
+        "a class that does not exist": np.zeros(row.size, bool),
+    }
+    for side, claims in ORDERED.items():
+        tested = is_tested & (is_draft if side != OUTPUTS else ~is_draft)
+        for name in ("mass", "tail", *(claim.name for claim in claims)):
+            inside = (part[name] >= 0) & (part[name] <= 1 + _ROUNDING)
+            faults["a number that is no mass"] |= tested & ~inside
+    tested = is_tested & ~is_draft
+    for order, names in CLASSES.items():
+        label = part[f"class by {order}"]
+        masses = np.stack([part[f"mass of class {k} by {order}"] for k in range(len(names))])
+        is_sound = (label >= 0) & (label < len(names)) & (masses >= 0).all(axis=0)
+        is_sound &= np.abs(masses.sum(axis=0) - 1.0) <= _ROUNDING
+        faults["a class that does not exist"] |= tested & ~is_sound
+    for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):
+        faults["a number that is no mass"] |= (part[name] < 0) | (part[name] > 1 + _ROUNDING)
+    return faults

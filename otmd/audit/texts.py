@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.audit import samples
-from otmd.audit.observer import Observer
-from otmd.audit.records import (
-    Row,
+from otmd.audit.recorder import Declared
+from otmd.audit.report import RecordedRunAudit
+from otmd.audit.rows import (
+    MOST_ROWS,
+    Fields,
     Source,
-    numbered_rows,
+    looks_like_probabilities,
+    numbered,
     read_ids,
-    records_of,
+    read_row,
 )
-from otmd.audit.run_audit import audit_observations
-from otmd.audit.run_report import RecordedRunAudit
-from otmd.audit.tally import Tally
+from otmd.audit.run import audit_table
+from otmd.audit.table import Line, Tabulator, table_of
+from otmd.audit.verifiers import derived_rng
 from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, from_tensor, validate_count, wrong
 
@@ -40,6 +44,7 @@ def texts(
     top_p: float | None = None,
     min_p: float | None = None,
     order: str | tuple[str, ...] = "transformers",
+    end_tokens: Sequence[int] = (),
     false_alarm: float = 1e-3,
     bias: float = 0.1,
     batch_size: int = 256,
@@ -53,18 +58,20 @@ def texts(
     Parameters
     ----------
     source : str, Path or sequence of mapping
-        A ``.jsonl`` or ``.parquet`` file, or rows. ``prompt_tokens`` and ``output_tokens`` are token ids: the
-        prompt's with those that the chat template adds, the output's with the token that ended the text.
+        A ``.jsonl`` or ``.jsonl.gz`` file, or rows. ``prompt_tokens`` and ``output_tokens`` are token ids:
+        the prompt's with those that the chat template adds, the output's with the token that ended the text.
         ``request`` may name the text. Give all texts of a period: leave none out for its content.
     oracle : callable
         Takes prefixes, tuples of token ids, and returns the target's raw logits (len(prefixes), V) of the
         next token: such as :meth:`otmd.models.LanguageModel.logits_after`.
     temperature, top_k, top_p, min_p, order
         The sampling settings that were asked for, see :class:`otmd.Processing`.
+    end_tokens : sequence of int
+        The ids of the tokens that end a text: a text that goes on behind one is faulty.
     false_alarm, bias
         As for :func:`otmd.audit.recorded_run`.
     batch_size : int
-        Texts are evaluated together in batches of about this many output tokens.
+        The oracle is asked for about this many prefixes at once.
     rng
         As for :func:`otmd.audit.recorded_run`.
 
@@ -98,14 +105,34 @@ def texts(
     >>> otmd.audit.texts(written, oracle, temperature=0.7).outcome
     'FAULTY'
     """
-    processing = Processing(temperature, top_k, top_p, min_p, order)
+    processing = {"target": Processing(temperature, top_k, top_p, min_p, order)}
     validate_count("batch_size", batch_size)
-    rows, name = numbered_rows(source, "texts")
-    evaluated = _tokens_with_logits(_read_texts(rows, name), _Logits(oracle), batch_size)
-    records = records_of(enumerate(evaluated, start=1), name, {"target": processing})
-    tally = Tally(samples.derived_rng(rng, "texts"), of_texts=True)
-    observations = map(Observer(None, of_texts=True).observe, records)
-    return audit_observations(observations, name, tally, "", false_alarm, bias)
+    ends = tuple(read_ids("end_tokens", list(end_tokens)).tolist())
+    rows, name = numbered(source, "texts")
+    tabulator = Tabulator("none", end_tokens=ends)
+    logits = _Logits(oracle)
+    positions = (at for number, row in rows for at in _positions(_read_text(number, row, name)))
+    lines: list[Line] = []
+    number = 0
+    while batch := [*islice(positions, batch_size)]:
+        for at, numbers in zip(batch, logits.after(batch), strict=True):
+            number += 1
+            if number > MOST_ROWS:
+                raise ValueError(f"{name}: got more than {MOST_ROWS} tokens: audit them in parts")
+            fields = {
+                "target_logits": numbers,
+                "output_token": at.text.output[at.depth],
+                "request": at.text.request,
+                "depth": at.depth,
+                "context": at.key,
+            }
+            lines += tabulator.lines(read_row(number, fields, name, processing))
+    declared = Declared("", "", ends)
+    generator = derived_rng(rng, "texts")
+    table = table_of(lines)
+    if looks_like_probabilities(table["target_unit"]):
+        raise wrong("oracle", "probabilities after every prefix", "raw logits")
+    return audit_table(table, name, declared, false_alarm, bias, rng=generator)
 
 
 class _Text(NamedTuple):
@@ -113,53 +140,37 @@ class _Text(NamedTuple):
 
     prompt: Tokens
     output: Tokens
-    request: Any
+    request: str | int
 
 
-def _read_texts(rows: Iterable[tuple[int, Row]], name: str) -> Iterator[_Text]:
-    for number, row in rows:
-        given = {field: value for field, value in row.items() if value is not None}
-        if unknown := sorted(map(str, given.keys() - set(FIELDS))):
-            raise wrong(
-                f"{name}: row {number}: {unknown[0]}", "an unknown field", ", ".join(FIELDS)
-            )
-        try:
-            prompt, output = (
-                tuple(read_ids(field, given.get(field)).tolist()) for field in FIELDS[:2]
-            )
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: row {number}: {error}") from error
-        yield _Text(prompt, output, given.get("request", number))
+class _Position(NamedTuple):
+    """The prefix of a text before an output token; equal prefixes have equal keys."""
+
+    text: _Text
+    depth: int
+    key: str
+
+    @property
+    def prefix(self) -> Tokens:
+        return self.text.prompt + self.text.output[: self.depth]
 
 
-def _tokens_with_logits(
-    listed: Iterator[_Text], logits: _Logits, batch_size: int
-) -> Iterator[dict[str, Any]]:
-    """A row for each token of the texts, in their order."""
-    for batch in _batches(listed, batch_size):
-        prefixes = [
-            text.prompt + text.output[:i] for text in batch for i in range(len(text.output))
-        ]
-        numbers = iter(logits.after(prefixes))
-        for text in batch:
-            for index, token in enumerate(text.output):
-                yield {
-                    "target_logits": next(numbers),
-                    "output_token": token,
-                    "request": text.request,
-                    "depth": index,
-                }
+def _read_text(number: int, fields: Fields, name: str) -> _Text:
+    given = {field: value for field, value in fields.items() if value is not None}
+    if unknown := sorted(map(str, given.keys() - set(FIELDS))):
+        raise wrong(f"{name}: row {number}: {unknown[0]}", "an unknown field", ", ".join(FIELDS))
+    try:
+        prompt, output = (tuple(read_ids(x, given.get(x)).tolist()) for x in FIELDS[:2])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: row {number}: {error}") from error
+    return _Text(prompt, output, given.get("request", number))
 
 
-def _batches(listed: Iterator[_Text], batch_size: int) -> Iterator[list[_Text]]:
-    """Texts in their order, each batch as short as it may be to have ``batch_size`` tokens."""
-    batch: list[_Text] = []
-    for text in listed:
-        batch.append(text)
-        if sum(len(text.output) for text in batch) >= batch_size:
-            yield batch
-            batch = []
-    yield batch
+def _positions(text: _Text) -> Iterator[_Position]:
+    key = hashlib.blake2b(repr(text.prompt).encode(), digest_size=16)
+    for depth, token in enumerate(text.output):
+        yield _Position(text, depth, key.hexdigest())
+        key.update(b" %d" % token)
 
 
 class _Logits:
@@ -167,13 +178,13 @@ class _Logits:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        self._kept: OrderedDict[Tokens, NDArray] = OrderedDict()
+        self._kept: OrderedDict[str, NDArray] = OrderedDict()
 
-    def after(self, prefixes: list[Tokens]) -> list[NDArray]:
-        """The logits (V,) after each prefix."""
-        missing = [prefix for prefix in dict.fromkeys(prefixes) if prefix not in self._kept]
+    def after(self, positions: list[_Position]) -> list[NDArray]:
+        """The logits (V,) at each position."""
+        missing = {at.key: at.prefix for at in positions if at.key not in self._kept}
         if missing:
-            answer = np.asarray(from_tensor(self._oracle(missing)))
+            answer = np.asarray(from_tensor(self._oracle([*missing.values()])))
             if answer.ndim != 2 or len(answer) != len(missing):
                 raise wrong(
                     "oracle",
@@ -181,9 +192,9 @@ class _Logits:
                     f"({len(missing)}, V) of {len(missing)} prefixes",
                 )
             self._kept |= dict(zip(missing, answer, strict=True))
-        for prefix in prefixes:
-            self._kept.move_to_end(prefix)
-        asked = [self._kept[prefix] for prefix in prefixes]
+        for at in positions:
+            self._kept.move_to_end(at.key)
+        asked = [self._kept[at.key] for at in positions]
         while asked and len(self._kept) * asked[0].size > _MOST_KEPT:
             self._kept.popitem(last=False)
         return asked

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts.types import NonNegativeFloat
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from otmd.probabilities import Processing
 
 EXAMPLES = """
-otmd audit run.jsonl
-otmd audit run.parquet --law stratified --false-alarm 1e-4 --html audit.html
-otmd audit run.safetensors --target-temperature 0.7 --target-top-p 0.9 --draft-temperature 0.7 --json
-otmd audit texts.jsonl --oracle Qwen/Qwen3-0.6B --target-temperature 0.8"""
+otmd audit run
+otmd audit run.jsonl --law stratified --false-alarm 1e-4 --html audit.html
+otmd audit run.jsonl --rule block --end-tokens 2 --target-temperature 0.7 --draft-temperature 0.7 --json
+otmd audit texts.jsonl --oracle Qwen/Qwen3-0.6B --target-temperature 0.8 --end-tokens 151643,151645"""
 
 
 def audit(
@@ -27,6 +27,9 @@ def audit(
     *,
     oracle: Annotated[str | None, o.INPUT] = None,
     law: str | None = None,
+    rule: Annotated[Literal["token", "block", "tree"] | None, o.INPUT] = None,
+    all_drafts: Annotated[bool, o.INPUT] = False,
+    end_tokens: Annotated[str | None, o.INPUT] = None,
     false_alarm: Annotated[float, o.ACCURACY] = 1e-3,
     bias: Annotated[float, o.ACCURACY] = 0.1,
     top: o.Top = 1,
@@ -49,20 +52,27 @@ def audit(
     With --oracle, audit texts that a server wrote, against the target's own probabilities.
 
     The exit code is 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE, where too few rows were recorded to
-    tell.
+    tell, no drafts were, or the record has mistakes.
 
     Parameters
     ----------
     file : Path
-        The folder of a recorder, or a .jsonl, .parquet or .safetensors file with a row for each position with
-        drafts or an output token; with --oracle, a .jsonl or .parquet file with prompt_tokens and
-        output_tokens for each text.
+        The folder of a recorder, or a .jsonl or .jsonl.gz file with a row for each position with drafts or an
+        output token; with --oracle, with prompt_tokens and output_tokens for each text.
     oracle : str
         The target that the texts are audited against: default, a .gguf file, a folder, or a name on the hub.
     law : str
         How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
         greedy, hub, stratified, top-then, top-k, independent, or fixed for drafts that the text before
-        them decides (n-grams, the argmax, a tree of the most likely tokens). with-replacement unless given.
+        them decides (n-grams, the argmax, a tree of the most likely tokens), or none for plain decoding.
+        with-replacement unless given.
+    rule : str
+        How the engine decides: token (position by position), block (block verification) or tree (Traversal,
+        layer verification). token unless given.
+    all_drafts : bool
+        Whether the file has the drafts of every step whatever was accepted, for --rule block.
+    end_tokens : str
+        The ids of the tokens that end a text, separated by commas.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     bias : float
@@ -73,7 +83,7 @@ def audit(
     draft_temperature : float
         What the engine divided the draft's logits by.
     """
-    from otmd.audit.run_audit import SMALLEST_FALSE_ALARM, recorded_run
+    from otmd.audit.run import SMALLEST_FALSE_ALARM, recorded_run
     from otmd.laws import TopThen
     from otmd.study.table import Table
 
@@ -88,18 +98,23 @@ def audit(
     draft = _processing(
         "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
     )
+    ends = None if end_tokens is None else _ids(end_tokens)
     if oracle is not None:
-        if law or draft:
+        if law or draft or rule or all_drafts:
             raise UsageError(
-                "--oracle: got it with --law or draft options, which are for recorded drafts"
+                "--oracle: got it with --law, --rule, --all-drafts or draft options, which are for "
+                "recorded drafts"
             )
-        result = _audited_texts(file, oracle, target, false_alarm, bias, seed)
+        result = _audited_texts(file, oracle, target, ends or (), false_alarm, bias, seed)
     else:
         chosen = None if law is None else _checked_law(law)
         result = recorded_run(
             file,
             partial(TopThen, top=top) if chosen == "top-then" else chosen,
             false_alarm,
+            rule=rule,
+            all_drafts=all_drafts,
+            end_tokens=ends,
             bias=bias,
             target_processing=target,
             draft_processing=draft,
@@ -109,7 +124,11 @@ def audit(
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
         for x in result.tables
     ]
-    tested = {"recorded run": f"{file}, {result.num_rows:,} rows", "law of the drafts": result.law}
+    tested = {
+        "recorded run": f"{file}, {result.num_rows:,} rows",
+        "law of the drafts": result.law,
+        "rule": result.rule,
+    }
     if oracle is not None:
         tested = {"texts": f"{file}, {result.num_rows:,} tokens", "oracle": oracle}
     about = tested | {
@@ -125,7 +144,7 @@ def audit(
 
 
 def _checked_law(name: str) -> str:
-    from otmd.audit.samples import MAKERS
+    from otmd.audit.declared import MAKERS
 
     laws = [*MAKERS, "top-then"]
     if name not in laws:
@@ -133,10 +152,18 @@ def _checked_law(name: str) -> str:
     return name
 
 
+def _ids(text: str) -> tuple[int, ...]:
+    names = text.split(",")
+    if not all(name.strip().isdecimal() for name in names):
+        raise UsageError(f"--end-tokens: got {text!r}, expected token ids separated by commas")
+    return tuple(map(int, names))
+
+
 def _audited_texts(
     file: Path,
     oracle: str,
     target: "Processing | None",
+    end_tokens: tuple[int, ...],
     false_alarm: float,
     bias: float,
     seed: int,
@@ -147,7 +174,7 @@ def _audited_texts(
     # Loaded once the first texts have been read.
     model = cache(partial(load_target, oracle))
     settings = {} if target is None else asdict(target)
-    settings |= {"false_alarm": false_alarm, "bias": bias, "rng": seed}
+    settings |= {"end_tokens": end_tokens, "false_alarm": false_alarm, "bias": bias, "rng": seed}
     return texts(file, lambda prefixes: model().logits_after(prefixes), **settings)
 
 

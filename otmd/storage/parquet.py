@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 48 << 20
 """Bytes that a row group may unpack to, in addition to twice its stored size."""
 # Rows of a batch: a row may hold a whole distribution.
-_ROWS_AT_ONCE = 8
+_ROWS_AT_ONCE = 4096
 _LONGEST_FOOTER = 8 << 20
 _MOST_ENTRIES = 1 << 17
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
@@ -76,7 +76,7 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield eight rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
+    """Yield a few thousand rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
     with _opened(path) as stored:
         for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))

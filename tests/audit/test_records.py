@@ -14,7 +14,7 @@ import pytest
 from recorded_engine import Engine
 
 from otmd.audit import records
-from otmd.audit.run_audit import recorded_run
+from otmd.audit import recorded_run
 from otmd.audit.shards import _in_safetensors
 from otmd.probabilities import Processing
 

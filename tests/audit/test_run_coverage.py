@@ -26,8 +26,7 @@ from otmd.audit.claims import (
     judge_claim,
 )
 from otmd.audit.draft_samples import independence_p_values
-from otmd.audit.run_audit import recorded_run
-from otmd.audit.tally import Tally
+from otmd.audit import recorded_run
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 LOGITS = np.random.default_rng(0).normal(scale=1.5, size=(20, 50))
@@ -134,12 +133,12 @@ def test_the_run_without_the_fault_passes(control):
 
 def test_improbable_rows_are_listed():
     wrong = np.random.default_rng(0).choice(2000, 5, replace=False) + 1
-    (case,) = audited(improbable).cases
-    assert (case.kind, case.count) == ("output_improbable", 5)
-    assert case.first_rows == tuple(sorted(wrong))
+    (event,) = audited(improbable).events
+    assert (event.kind, event.count) == ("output_improbable", 5)
+    assert event.first_rows == tuple(sorted(wrong))
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
-    (case,) = recorded_run([row | {"output_token": 1}]).cases
-    assert case.kind == "draft_improbable"
+    (event,) = recorded_run([row | {"output_token": 1}]).events
+    assert event.kind == "draft_improbable"
 
 
 def test_a_request_cannot_write_into_the_report():
@@ -220,9 +219,9 @@ def test_a_lost_output_rules_out_a_pass():
     found = recorded_run(
         [row | {"output_token": -1} if gone else row for row, gone in pairs], bias=0.2
     )
-    (case,) = found.cases
-    assert (case.kind, case.count) == ("output_missing", lost.sum())
-    assert case.first_rows == tuple(np.flatnonzero(lost)[:5] + 1)
+    (event,) = found.events
+    assert (event.kind, event.count) == ("output_missing", lost.sum())
+    assert event.first_rows == tuple(np.flatnonzero(lost)[:5] + 1)
     assert not found.faulty
     assert found.outcome == "INCONCLUSIVE"
     assert f"but {lost.sum()} rows" in found.verdict
@@ -230,14 +229,14 @@ def test_a_lost_output_rules_out_a_pass():
     first = {"target_probs": P, "draft_probs": Q, "draft_tokens": [0], "step": 10**6, "depth": 0}
     whole += [first, {"target_probs": P, "output_token": 1, "step": 10**6, "depth": 1}]
     report = recorded_run(whole, bias=0.2)
-    assert [case.kind for case in report.cases] == ["output_missing"]
+    assert [event.kind for event in report.events] == ["output_missing"]
     assert report.outcome == "INCONCLUSIVE"
 
 
 def test_a_position_after_a_rejection_is_not_missing():
     rows = Engine(depth=3, record_unreached=True).run(100, 1)
     assert any("output_token" not in row for row in rows)
-    assert not recorded_run(rows).cases
+    assert not recorded_run(rows).events
 
 
 def test_drafts_alone_are_judged_and_do_not_pass():

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 import otmd
 from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
-from otmd.audit.run_audit import recorded_run
+from otmd.audit import recorded_run
 from otmd.probabilities import Processing
 
 SOUND = {
@@ -105,9 +105,9 @@ def test_claims_of_known_faults(name):
 
 def test_a_target_that_ignores_top_p():
     report = audited(Engine(recorded_target=Processing(top_p=0.9)), rows=300)
-    assert {case.kind for case in report.cases} == {"output_impossible", "impossible_accepted"}
+    assert {event.kind for event in report.events} == {"output_impossible", "impossible_accepted"}
     assert report.faulty
-    most = max(report.cases, key=lambda case: case.count)
+    most = max(report.events, key=lambda event: event.count)
     assert f"Usual cause of such rows: {most.usually}" in str(report)
 
 
@@ -118,7 +118,7 @@ def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
         return RejectionSteps(p, law, RejectionFault.COARSE_COIN, coin_values=64)
 
     report = audited(Engine(target=Processing(top_k=5), rule=few_bits), rows=1000)
-    assert [case.kind for case in report.cases] == ["impossible_accepted"]
+    assert [event.kind for event in report.events] == ["impossible_accepted"]
 
 
 def test_a_rule_that_accepts_every_draft_is_above_the_ceiling():

@@ -9,7 +9,7 @@ import otmd
 from otmd.audit.claims import OUTPUT, OUTPUT_BY_MASS, bands_of
 from otmd.audit.counts import mass_before, masses_before, ratio_order, ratios
 from otmd.audit.observer import BY_MASS, BY_RATIO, Observer
-from otmd.audit.records import read_records
+
 from otmd.audit.samples import acceptance_ceiling, declared_law
 from otmd.audit.tally import Tally
 from otmd.testing import hostile_pairs

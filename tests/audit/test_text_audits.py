@@ -62,7 +62,7 @@ def test_a_fault_at_one_token_index_is_found_there():
 def test_tokens_that_cannot_come_out_are_proof():
     report = texts(written(20, 3), oracle, top_k=2)
     assert report.faulty
-    assert [case.kind for case in report.cases] == ["output_impossible"]
+    assert [event.kind for event in report.events] == ["output_impossible"]
     beyond = {"prompt_tokens": [0], "output_tokens": [99]}
     assert texts([*written(1, 6), beyond], oracle).faulty
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from faulty_verifiers import RejectionSteps
 
-from otmd.audit.records import read_records
-from otmd.audit.run_audit import recorded_run
+
+from otmd.audit import recorded_run
 from otmd.laws import WithReplacement
 from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
 
@@ -17,7 +17,7 @@ EDGE = {"target_logits": [2.5, 0.8, 0.7, 0.7], "target_top_p": 0.85}
 
 def kinds(row: dict, law: str = "with-replacement") -> list[str]:
     report = recorded_run([row], law)
-    return [own.kind for own in report.cases]
+    return [own.kind for own in report.events]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_sound_engine_with_another_rule_for_ties(cut):
         assert np.mean(np.array(ties) > 0) > 0.3
         options = {"target_processing": cut, "draft_processing": cut}
         report = recorded_run(rows, false_alarm=0.01, rng=seed, **options)
-        assert not report.cases
+        assert not report.events
         alarms += report.faulty
     # At most 0.01 a run: both have probability 1e-4.
     assert alarms < 2

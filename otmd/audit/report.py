@@ -1,0 +1,527 @@
+"""The result of an audit of a recorded run, and its report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from otmd.audit.claims import CLAIMS, DRAFTS, EVENTS, MISTAKES, NUM_STATEMENTS, OUTPUTS
+from otmd.audit.declared import NO_DRAFTS
+from otmd.audit.judge import (
+    MOST_CELLS,
+    Band,
+    Claim,
+    Examples,
+    PooledAcceptance,
+    Repetitions,
+    num_cells_for,
+)
+from otmd.audit.statistics import detectable_total_variation
+from otmd.audit.verifiers import Report
+from otmd.storage.files import one_line
+
+_GROUPS_SHOWN = 3
+_ALARM = {True: "REFUTED", False: "none"}
+_NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
+_METRICS = {
+    "acceptance rate": "accepted tokens / positions that were reached with drafts",
+    "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
+    "for one draft",
+    "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
+    "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
+    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
+    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
+    "acceptance length, SGLang's spec_accept_length)",
+    "conditional acceptance": "accepted / reached at this depth",
+    "acceptance per step": "accepted at this depth / steps (vLLM's per-position acceptance rate)",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Rows that no sound engine records: a fault, or a mistake of the record that rules out a PASS.
+
+    Attributes
+    ----------
+    kind : str
+        A key of ``otmd.audit.claims.EVENTS``.
+    count : int
+        The number of such rows.
+    first_rows : tuple of int
+        The first of them, counted from 1.
+    """
+
+    kind: str
+    count: int
+    first_rows: tuple[int, ...]
+
+    @property
+    def what(self) -> str:
+        """What these rows have, in words."""
+        return EVENTS[self.kind][0]
+
+    @property
+    def usually(self) -> str:
+        """The usual cause, in words."""
+        return EVENTS[self.kind][1]
+
+    @property
+    def rows(self) -> str:
+        """The number of rows, and the first of them, in words."""
+        return rows_in_words(self.count, self.first_rows)
+
+    def __str__(self) -> str:
+        return f"{self.count} {'rows have' if self.count > 1 else 'row has'} {self.what}"
+
+
+def rows_in_words(count: int, first_rows: tuple[int, ...]) -> str:
+    """A number of rows, and the first of them."""
+    more = ", …" if count > len(first_rows) else ""
+    return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first_rows))}{more})"
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """How far the logits of excluded tokens lie below that of the last token that the settings allow.
+
+    Attributes
+    ----------
+    count, close, masked : int
+        The number of tokens, of those within 0.05, and of those with a logit of −∞.
+    smallest, median, largest : float
+        Differences of raw logits.
+    """
+
+    count: int
+    close: int
+    masked: int
+    smallest: float
+    median: float
+    largest: float
+
+    @classmethod
+    def of(cls, gaps: np.ndarray) -> Gaps | None:
+        """The summary of gaps (M,); None if there are none."""
+        if not gaps.size:
+            return None
+        ordered = np.sort(gaps)
+        close, masked = int((gaps < CLOSE).sum()), int(np.isinf(gaps).sum())
+        median = float(ordered[gaps.size // 2])
+        return cls(gaps.size, close, masked, float(ordered[0]), median, float(ordered[-1]))
+
+    def __str__(self) -> str:
+        size = f"by {self.smallest:.3g} to {self.largest:.3g}, median {self.median:.3g}"
+        if self.smallest == self.largest:
+            size = f"by {self.smallest:.3g}"
+        masked = f", {self.masked} masked" if self.masked else ""
+        return (
+            f"Of {self.count:,} tokens that the settings exclude, the logit lies below the last one allowed "
+            f"{size}; "
+            f"{self.close:,} by less than {CLOSE}, as rounding may explain{masked}."
+        )
+
+
+CLOSE = 0.05
+
+
+class Listing(NamedTuple):
+    """A table of the report. ``line`` formats a row as text; floats have this many ``decimals`` on a page."""
+
+    title: str
+    heads: tuple[str, ...]
+    note: str
+    decimals: int
+    line: str
+    rows: list[tuple]
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}. {self.note}"]
+        if "<" in self.line:
+            # The rows are aligned in columns: the heads take their widths, without the number formats.
+            lines.append(re.sub(r"\+?(\d+)\.\d[efg]", r"\1", self.line).format(*self.heads))
+        lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
+        return "\n  ".join(lines)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The verdict on the outputs, or on the drafts.
+
+    Attributes
+    ----------
+    subject : {"outputs", "drafts"}
+    outcome : {"PASS", "FAULTY", "INCONCLUSIVE"}
+    num_samples : int
+        The number of tokens that were tested.
+    orders : tuple of str
+        The orders of the tokens in which a deviation would have been seen.
+    detectable : float
+        The total variation, over all these tokens and in one of these orders, that would have been found with
+        probability 0.9; 1 if nothing was tested.
+    reasons : tuple of str
+        The faults in words; empty if none was found.
+    groups : str
+        By what rows are grouped: "depth", or "token index".
+    """
+
+    subject: str
+    outcome: str
+    num_samples: int
+    orders: tuple[str, ...]
+    detectable: float
+    reasons: tuple[str, ...]
+    groups: str = "depth"
+
+    def __str__(self) -> str:
+        head = f"{self.subject.capitalize()}: {self.outcome}."
+        if not self.orders:
+            return f"{head} Nothing could be tested."
+        if self.detectable >= 1:
+            return f"{head} {self.num_samples:,} are too few to find any bias."
+        size = f"A bias of {self.detectable:.3f} or more (total variation) would have been found"
+        orders = f"{', '.join(self.orders[:-1])} or {self.orders[-1]}"
+        where = f"if it shows over all {self.num_samples:,} in order of {orders}"
+        more = f"larger ones also at one {self.groups}, in one request or at every 8th row"
+        return f"{head} {size} with probability 0.9 {where}; {more}."
+
+
+@dataclass(frozen=True)
+class RecordedRunAudit(Report):
+    """The result of an audit of a recorded run, or of texts alone.
+
+    A sound engine's run is called faulty with probability ``false_alarm`` at most, shared equally by three
+    statements about each claim of ``otmd.audit.claims``, the acceptance, repeated contexts, and the least
+    likely output and draft. Impossible tokens and malformed rows are proof and need no share.
+
+    Attributes
+    ----------
+    num_rows : int
+        The number of rows; of texts, that of their tokens.
+    num_draft_tokens : int
+        The number of drafts, those that have nothing to test too.
+    num_in_drafted_steps : int
+        The output tokens that were tested in steps with drafts: a PASS rests on them. Of texts and of plain
+        decoding, all output tokens.
+    law, rule : str
+        The law of the drafts and the rule that were declared; empty for texts.
+    bias : float
+        The total variation that has to be found with probability 0.9 for a run to pass.
+    events : tuple of Event
+        Rows that no sound engine records.
+    vocabularies : dict of int to (int, tuple of int)
+        From the size of a recorded vocabulary to the number of its rows and the first of them.
+    claims : tuple of Claim
+        The claims for which anything was recorded.
+    repetitions : Repetitions or None
+        Positions that repeat a context.
+    gaps : Gaps or None
+        The logits of tokens that the settings exclude.
+    bands : tuple of tuple of Band
+        The classes of output tokens by p/q and by p, and those of refuted claims.
+    examples : Examples or None
+        Rows of the class that deviates most.
+    metrics : dict of str to float
+        The numbers that are called acceptance, by name.
+    """
+
+    num_rows: int
+    num_draft_tokens: int
+    num_in_drafted_steps: int
+    law: str
+    rule: str
+    false_alarm: float
+    bias: float
+    events: tuple[Event, ...]
+    vocabularies: dict[int, tuple[int, tuple[int, ...]]]
+    claims: tuple[Claim, ...]
+    acceptance: PooledAcceptance | None
+    repetitions: Repetitions | None
+    gaps: Gaps | None
+    bands: tuple[tuple[Band, ...], ...]
+    examples: Examples | None
+    metrics: dict[str, float]
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """The verdicts on the outputs and on the drafts; none on a side without tokens and faults."""
+        statements = (self._statement(side) for side in (OUTPUTS, DRAFTS))
+        return tuple(x for x in statements if x.orders or x.reasons)
+
+    def _statement(self, side: str) -> Statement:
+        ordered = [claim for claim in self.claims if claim.side == side and claim.order]
+        detectable = max((claim.detectable for claim in ordered), default=1.0)
+        reasons = self._reasons(side)
+        passed = detectable <= self.bias
+        if side == OUTPUTS:
+            passed = self.detectable <= self.bias and not self.mistakes
+        return Statement(
+            subject=side,
+            outcome="FAULTY" if reasons else "PASS" if passed else "INCONCLUSIVE",
+            num_samples=min((claim.num_samples for claim in ordered), default=0),
+            orders=tuple(claim.order for claim in ordered),
+            detectable=detectable,
+            reasons=reasons,
+            groups=self._groups,
+        )
+
+    @property
+    def _groups(self) -> str:
+        return "depth" if self.law else "token index"
+
+    @property
+    def mistakes(self) -> tuple[Event, ...]:
+        """Mistakes of the record, which prove no fault."""
+        return tuple(event for event in self.events if event.kind in MISTAKES)
+
+    def _reasons(self, side: str) -> tuple[str, ...]:
+        reasons = [
+            str(event)
+            for event in self.events
+            if event.kind not in MISTAKES and event.kind.startswith("draft_") == (side == DRAFTS)
+        ]
+        refuted = [claim for claim in self.claims if claim.side == side and claim.refuted]
+        words_of = {claim.name: claim.refuted for claim in CLAIMS}
+        for words in dict.fromkeys(words_of[claim.name] for claim in refuted):
+            alike = [claim for claim in refuted if words_of[claim.name] == words]
+            reasons.append(words + _where(alike))
+        if side == OUTPUTS and self.acceptance and self.acceptance.too_high:
+            reasons.append(str(self.acceptance))
+        return tuple(reasons)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The faults in words; empty if none was found."""
+        return self._reasons(OUTPUTS) + self._reasons(DRAFTS)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether a fault was found."""
+        return bool(self.reasons)
+
+    @property
+    def _level(self) -> float:
+        return self.false_alarm / NUM_STATEMENTS
+
+    @property
+    def detectable(self) -> float:
+        """The total variation of the outputs in steps with drafts that would have been found.
+
+        With probability 0.9, by the G-test of one order; 1 if there are none.
+        """
+        number = self.num_in_drafted_steps
+        if not number or not any(claim.side == OUTPUTS for claim in self.claims):
+            return 1.0
+        return detectable_total_variation(number, num_cells_for(number), self._level)
+
+    @property
+    def rows_needed(self) -> int | None:
+        """About how many rows like these are needed to find :attr:`bias`; None if nothing is tested."""
+        if not self.num_in_drafted_steps:
+            return None
+        # Below 1, which it is at a million samples, it falls with the root of their number.
+        at_a_million = detectable_total_variation(10**6, MOST_CELLS, self._level)
+        samples_needed = 1e6 * (at_a_million / self.bias) ** 2
+        return int(np.ceil(samples_needed * self.num_rows / self.num_in_drafted_steps))
+
+    @property
+    def outcome(self) -> str:
+        """FAULTY if a fault was found; else PASS, or INCONCLUSIVE.
+
+        INCONCLUSIVE says that too few rows were recorded to tell, that no drafts were, or that the record has
+        mistakes.
+        """
+        if self.faulty:
+            return "FAULTY"
+        return "PASS" if self.detectable <= self.bias and not self.mistakes else "INCONCLUSIVE"
+
+    @property
+    def verdict(self) -> str:
+        """One sentence, which begins with the outcome."""
+        many = self.num_rows > 1
+        rows = f"{self.num_rows:,} {'row' if self.law else 'token'}{'s' if many else ''}"
+        if self.faulty:
+            return f"FAULTY: in {rows}, {'; '.join(self.reasons)}"
+        num_outputs = max(
+            (x.num_samples for x in self.statements if x.subject == OUTPUTS), default=0
+        )
+        if not self.statements:
+            return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
+        if self.mistakes:
+            first = self.mistakes[0]
+            return f"INCONCLUSIVE: no fault found in {rows}, but {first} ({_numbers(first)}): {first.usually}"
+        if not self.num_in_drafted_steps:
+            missing = "no output token was recorded where there were drafts"
+            if not self.num_draft_tokens:
+                missing = "no drafts were recorded"
+            return (
+                f"INCONCLUSIVE: no fault found in {rows}, but {missing}: nothing about speculation was "
+                f"tested (plain decoding is declared by law {NO_DRAFTS!r})"
+            )
+        of_them = ""
+        if self.num_in_drafted_steps < num_outputs:
+            of_them = f", of which {self.num_in_drafted_steps:,} have an output token in a step with drafts"
+        if self.outcome == "PASS":
+            return f"PASS: no fault found in {rows}{of_them}"
+        comma = "," if of_them else ""
+        few = f"{rows}{of_them}{comma} {'are' if many else 'is'} too few to find a bias of {self.bias:g}"
+        return f"INCONCLUSIVE: no fault found, but {few}; about {self.rows_needed:,} would do"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as values that JSON can hold."""
+        names = ("outcome", "verdict", "faulty", "detectable", "rows_needed")
+        values = {name: getattr(self, name) for name in names} | asdict(self)
+        values["statements"] = [asdict(x) for x in self.statements]
+        values["events"] = [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.events]
+        values["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
+        return values
+
+    @property
+    def tables(self) -> list[Listing]:
+        """The tests, and the other tables that have rows."""
+        tests, *others = (self._tests(), self._tests_by_depth(), *self._tables_of_rows())
+        return [tests, *(table for table in others if table.rows)]
+
+    def _tests(self) -> Listing:
+        rows = [(x.name, _ALARM[x.refuted], *astuple(x)[3:8]) for x in self.claims]
+        if acceptance := self.acceptance:
+            numbers = (acceptance.num_positions, np.nan, acceptance.p_value, np.nan, np.nan)
+            rows.append((_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers))
+        return Listing(
+            "Tests",
+            ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+            f"An alarm is a p-value of at most {self._level:.1e}, or a bias above 0. The p-value is for a "
+            "number of rows that was decided in advance, the one by bets is valid whenever one looks. Finds: "
+            "the bias that the test finds with probability 0.9.",
+            4,
+            "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
+            rows,
+        )
+
+    def _tests_by_depth(self) -> Listing:
+        return Listing(
+            f"Tests by {self._groups}",
+            ("rows", "of", "alarm", "samples", "p-value", "off by", "finds", "in order of"),
+            "The smallest p-value by bets of these rows, multiplied for the number of groups: an alarm is "
+            f"one of at most {self._level:.1e}. Off by: the total variation on four cells, which noise makes "
+            "too large. Finds: about the bias that these bets find with probability 0.9. Other groups are "
+            "listed if they show a fault.",
+            4,
+            "{0:<40} {1:<7} {3:>8} {4:>8.1e} {5:>6.3f} {6:>6.3f}  {7:<19} {2}",
+            self._depth_rows(),
+        )
+
+    def _tables_of_rows(self) -> list[Listing]:
+        several = self.vocabularies if len(self.vocabularies) > 1 else {}
+        shown = self.examples
+        return [
+            Listing(
+                "Rows that no sound engine records",
+                ("what", "rows", "usually"),
+                "Each is a fault, or else a mistake of the record, which rules out a PASS.",
+                0,
+                "{1}: {0}; usually {2}",
+                [(event.what, event.rows, event.usually) for event in self.events],
+            ),
+            Listing(
+                "Rows of several vocabularies",
+                ("tokens", "rows"),
+                "If they are of several models, audit them apart.",
+                0,
+                "{0} tokens: {1}",
+                [(size, rows_in_words(*several[size])) for size in several],
+            ),
+            Listing(
+                "Output tokens by class",
+                ("class", "observed", "expected", "deviations"),
+                "Deviations are in standard deviations. Without an alarm above they mean nothing.",
+                1,
+                "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
+                [astuple(band) for bands in self.bands for band in bands],
+            ),
+            Listing(
+                f"Rows of the class that deviates most ({shown.title if shown else ''})",
+                ("row", "request", "depth", "token", "p", "q"),
+                "The first of them.",
+                6,
+                "{0:>8} {1:<20} {2:>5} {3:>8} {4:>9.3g} {5:>9.3g}",
+                [(x[0], one_line(x[1])[:20], *x[2:]) for x in shown.rows] if shown else [],
+            ),
+            Listing(
+                "Metrics",
+                ("metric", "value", "definition"),
+                "Many numbers are called acceptance; each is listed with its definition.",
+                4,
+                "{1:8.4f}  {0}: {2}",
+                [
+                    (name, value, _METRICS[name.partition(" at depth")[0]])
+                    for name, value in self.metrics.items()
+                ],
+            ),
+        ]
+
+    def _depth_rows(self) -> list[tuple]:
+        """A row for each group of each side: the smallest p-value of its bets."""
+        rows: dict[tuple[str, str], tuple] = {}
+        for claim in self.claims:
+            for group in claim.groups:
+                alarm = _ALARM[group.p_value <= claim.level]
+                row = (group.name, claim.side, alarm, *astuple(group)[2:], claim.order)
+                smallest = rows.setdefault(row[:2], row)
+                if group.p_value < smallest[4]:
+                    rows[row[:2]] = row
+        no_alarm = all(row[2] == _ALARM[False] for row in rows.values())
+        too_few = len({name for name, _ in rows}) <= 2
+        return [] if too_few and no_alarm else [*rows.values()]
+
+    @property
+    def details(self) -> list[str]:
+        """The sentences below the verdict, and the tables, each after an empty line."""
+        return [*self.said[1:], *(f"\n{table}" for table in self.tables if table.rows)]
+
+    @property
+    def said(self) -> list[str]:
+        """The verdict, what could be found, the usual cause of bad rows and the acceptance, in sentences."""
+        lines = [self.verdict]
+        if self._may_be_of_a_block:
+            lines.append(
+                "If the engine decides on a block or a tree as a whole, this may be no fault: declare "
+                'rule="block" or rule="tree".'
+            )
+        lines += map(str, self.statements)
+        if self.events:
+            most = max(self.events, key=lambda event: (event.kind not in MISTAKES, event.count))
+            lines.append(f"Usual cause of such rows: {most.usually}.")
+        if self.gaps:
+            lines.append(str(self.gaps))
+        if self.repetitions:
+            lines.append(f"{self.repetitions}.")
+        alarm = f"sound engine is called faulty with probability {self.false_alarm:g} at most."
+        declared = f"Drafts by law {self.law}, decided by {self.rule}; a {alarm}"
+        lines.append(declared if self.law else f"A {alarm}")
+        if self.acceptance:
+            lines.append(f"Acceptance: {self.acceptance}.")
+        return lines
+
+    @property
+    def _may_be_of_a_block(self) -> bool:
+        """Whether a rule for blocks or trees is among the explanations of a fault."""
+        is_deep = "acceptance per step at depth 1" in self.metrics
+        return self.faulty and self.rule == "token" and is_deep
+
+
+def _numbers(event: Event) -> str:
+    return ", ".join(map(str, event.first_rows)) + ", …" * (event.count > len(event.first_rows))
+
+
+def _where(refuted: list[Claim]) -> str:
+    """The orders and the groups in which claims with the same words are refuted."""
+    orders = [claim.order for claim in refuted if claim.order]
+    words = [f"in order of {', '.join(orders)}"] if orders else []
+    groups = [group for claim in refuted for group in claim.refuted_groups]
+    by_p_value = sorted(groups, key=lambda group: group.p_value)
+    names = [*dict.fromkeys(group.name for group in by_p_value)][:_GROUPS_SHOWN]
+    words += [f"in these groups: {', '.join(names)}"] if names else []
+    return f" ({'; '.join(words)})" if words else ""

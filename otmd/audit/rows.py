@@ -1,0 +1,414 @@
+"""The rows of a recorded run, as dicts or lines of JSON, checked: one for each position of each step."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.probabilities import (
+    FloatArray,
+    IntArray,
+    Processing,
+    from_tensor,
+    in_float64,
+    sum_tolerance,
+    ties_at_edge,
+    wrong,
+    wrong_type,
+)
+from otmd.storage.files import parse_json, shortened
+
+# Stands for the output token of a position that was not reached.
+NOT_DECIDED = -1
+MOST_ROWS = 2_000_000
+# The largest vocabulary that is read.
+MOST_NUMBERS = 1 << 22
+# Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
+LONGEST_LINE = 32 << 20
+# Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
+_MOST_MARKS = 10_000
+_DEEPEST = 10_000
+_LONGEST_LABEL = 1000
+_WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
+# Endings of the names of fields with a number for each token, or for each of the ids.
+PER_TOKEN = ("logits", "probs", "ids")
+FIELDS = (
+    *(f"{side}_{name}" for side in ("target", "draft") for name in (*PER_TOKEN, *_WARPERS)),
+    *("draft_tokens", "output_token", "request", "step", "depth", "ended", "context"),
+)
+# Names of settings that engines have, and that no field stands for.
+_CHANGED = re.compile("penalt|bias")
+_NO_TOKENS = np.empty(0, np.int64)
+Fields = Mapping[str, Any]
+Source = str | Path | Sequence[Fields]
+
+
+class Side(NamedTuple):
+    """The target or the draft of a row: probabilities (V,), None if they are missing or at fault.
+
+    ``fault`` is a kind of :data:`~otmd.audit.claims.FAULTS` without its side, "" for none. ``logits`` (V,)
+    are −∞ for tokens that are not listed, None if probabilities were recorded. Where a cut splits tokens of
+    equal logits, ``ties`` are all of these tokens: the engine chose which of them it kept. At temperature 0
+    they are the tokens of the largest logit. ``listed`` is the mass of the ids if the numbers are
+    (log-)probabilities and those of all tokens are needed, else at least 1. ``unit`` is 2 for logits that
+    look like probabilities, 1 for those of which one is 1 and the others 0, else 0.
+    """
+
+    probs: FloatArray | None = None
+    fault: str = ""
+    logits: FloatArray | None = None
+    ties: IntArray = _NO_TOKENS
+    listed: float = 1.0
+    unit: int = 0
+
+
+class Row(NamedTuple):
+    """One row, with its number from 1: in a ``.jsonl`` file, the number of the line.
+
+    V is the vocabulary of a full row (``is_full``), else large enough for every token named. The output token
+    may be :data:`NOT_DECIDED`. ``context`` is "" if it is not recorded.
+    """
+
+    number: int
+    vocab_size: int
+    is_full: bool
+    target: Side
+    draft: Side
+    draft_tokens: IntArray
+    output_token: int
+    request: str
+    step: int | None
+    depth: int
+    ended: bool = False
+    context: str = ""
+
+
+def numbered(source: Source, name: str) -> tuple[Iterator[tuple[int, Fields]], str]:
+    """The rows of a file or list with their numbers from 1, and its name in messages (``name`` for a list)."""
+    if isinstance(source, str | Path):
+        return _lines_of(Path(source)), str(source)
+    if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
+        return iter(enumerate(source, start=1)), name
+    raise wrong_type("source", source, "a path or a list of mappings")
+
+
+def read_row(
+    number: int, fields: Fields, name: str, processings: Mapping[str, Processing | None]
+) -> Row:
+    """Check a row. ``processings`` has that of the logits by side.
+
+    A ValueError names the source (``name``), the row and the field.
+    """
+    try:
+        return _read(number, _given(fields), processings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: row {number}: {error}") from error
+
+
+def _read(number: int, given: Fields, processings: Mapping[str, Processing | None]) -> Row:
+    sides = {
+        side: _Recorded.read(side, given, processings.get(side)) for side in ("target", "draft")
+    }
+    if sides["target"] is None:
+        raise wrong("target_probs", "nothing", "target_probs or target_logits")
+    tokens = read_ids("draft_tokens", given.get("draft_tokens", ()))
+    # Rows of an array have equal lengths: −1 stands for no token.
+    tokens = tokens[tokens != NOT_DECIDED]
+    output = _number("output_token", given, NOT_DECIDED, integer=True)
+    depth = _number("depth", given, 0, integer=True)
+    if not 0 <= depth <= _DEEPEST:
+        raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
+    ended = _scalar(given.get("ended", False))
+    if not isinstance(ended, bool):
+        raise wrong("ended", shortened(repr(ended)), "true or false")
+    size, is_full = _vocab_size(sides, max(output, int(tokens.max(initial=0))))
+    return Row(
+        number=number,
+        vocab_size=size,
+        is_full=is_full,
+        target=sides["target"].over(size),
+        draft=sides["draft"].over(size) if sides["draft"] else Side(),
+        draft_tokens=tokens,
+        output_token=output,
+        request=_label("request", given),
+        step=_number("step", given, None, integer=True),
+        depth=depth,
+        ended=ended,
+        context=_label("context", given),
+    )
+
+
+def _given(fields: Fields) -> Fields:
+    """The fields of a row that are not null; ValueError for an unknown one."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    if unknown := sorted(map(str, given.keys() - set(FIELDS))):
+        hint = "record logits after penalties and biases; " if _CHANGED.search(unknown[0]) else ""
+        raise wrong(shortened(unknown[0]), "an unknown field", hint + ", ".join(FIELDS))
+    return given
+
+
+def _vocab_size(sides: dict[str, "_Recorded | None"], largest_token: int) -> tuple[int, bool]:
+    recorded = {name: side for name, side in sides.items() if side}
+    full = {name: side.numbers.size for name, side in recorded.items() if side.ids is None}
+    if len(set(full.values())) > 1:
+        shorter = min(full, key=lambda name: full[name])
+        sizes = f"{full['draft']} tokens and a target with {full['target']}"
+        raise wrong("draft", sizes, f"equally many, or {shorter}_ids: the ids of its tokens")
+    largest = [int(side.ids[-1]) for side in recorded.values() if side.ids is not None]
+    size = min(full.values()) if full else 1 + max(*largest, largest_token)
+    if size > MOST_NUMBERS:
+        raise wrong("target", f"ids up to {size - 1}", f"ids below {MOST_NUMBERS}")
+    return size, bool(full)
+
+
+class _Recorded(NamedTuple):
+    """The numbers of one side as recorded, in float64, of all tokens or of ascending ``ids``."""
+
+    numbers: FloatArray
+    ids: IntArray | None
+    processing: Processing | None
+    tolerance: float
+
+    @classmethod
+    def read(cls, side: str, given: Fields, default: Processing | None) -> "_Recorded | None":
+        """Read one side of a row, None if the row lacks it; ValueError for fields that do not agree."""
+        kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
+        if len(kinds) > 1:
+            raise wrong(f"{side}_logits", f"it and {side}_probs", "one of the two")
+        if not kinds:
+            return None
+        name = f"{side}_{kinds[0]}"
+        values = _vector(name, given[name], "fiu")
+        # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0. Decimal numbers have no
+        # dtype; those of engines were float32 before they were printed.
+        dtype = values.dtype if hasattr(given[name], "dtype") else np.dtype(np.float32)
+        if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
+            dtype = "torch.bfloat16"
+        processing = _processing(side, kinds[0] == "logits", given, default)
+        ids = None
+        if f"{side}_ids" in given:
+            ids, values = _ascending_ids(f"{side}_ids", given, values)
+        return cls(in_float64(values), ids, processing, sum_tolerance(dtype))
+
+    def over(self, size: int) -> Side:
+        """The side over all tokens (V,)."""
+        numbers, ids, processing, tolerance = self
+        if np.isnan(numbers).any():
+            return Side(fault="nan")
+        if (numbers == np.inf).any():
+            return Side(fault="infinite")
+        if processing is None:
+            total = float(numbers.sum())
+            is_whole = abs(total - 1.0) <= tolerance
+            listed = 1.0 if ids is None or is_whole else total
+            if not is_whole or (numbers < 0).any():
+                return Side(fault="sum" if (numbers >= 0).all() else "negative", listed=listed)
+            probs, ties, unit = numbers / total, _NO_TOKENS, 0
+        else:
+            if numbers.max() == -np.inf:
+                return Side(fault="empty")
+            probs = processing(numbers)
+            ties = ties_at_edge(numbers, probs)
+            listed = self._listed_mass(processing)
+            unit = 0
+            if numbers.min() >= 0 and numbers.max() <= 1 and abs(numbers.sum() - 1) <= tolerance:
+                unit = 1 + int(numbers.max() < 1)
+        if ids is None:
+            return Side(probs, "", numbers if processing else None, ties, listed, unit)
+        if ids[-1] >= size:
+            return Side(fault="id", listed=listed)
+        spread = np.zeros(size)
+        spread[ids] = probs
+        logits = np.full(size, -np.inf) if processing else None
+        if logits is not None:
+            logits[ids] = numbers
+        return Side(spread, "", logits, ids[ties], listed, unit)
+
+    def _listed_mass(self, processing: Processing) -> float:
+        """The mass of listed log-probabilities, above 1 for other logits, 1 if no other tokens are needed."""
+        order = processing.steps
+        by_mass_first = processing.top_p is not None and order.index("top_p") < order.index("top_k")
+        by_rank = processing.top_k is not None and processing.top_k <= self.numbers.size
+        if processing.temperature == 0 or (by_rank and not by_mass_first):
+            return 1.0
+        mass = float(np.exp(np.minimum(self.numbers, 1.0)).sum())
+        return 1.0 if abs(mass - 1.0) <= self.tolerance else mass
+
+
+def refuse_other_units(name: str, side: str, listed: NDArray, unit: NDArray) -> None:
+    """Raise ValueError for numbers that are not what they are called, in all rows of a side.
+
+    ``listed`` and ``unit``, both (M,), are those of :class:`Side`. A single row proves nothing: raw logits
+    may be below 0, or sum to 1.
+    """
+    if listed.min() < 1 and listed.max() == 1:
+        raise wrong(
+            f"{name}: the {side}",
+            f"(log-)probabilities of some tokens (a mass of {listed.min():.3g} in one row, above 1 in none)",
+            "those of all tokens with mass, or logits of all V (to raw logits that are ≤ 0 add 100)",
+        )
+    if looks_like_probabilities(unit):
+        raise wrong(
+            f"{name}: {side}_logits", "probabilities in every row", f"logits, or {side}_probs"
+        )
+
+
+def looks_like_probabilities(unit: NDArray) -> bool:
+    """Whether all logits are probabilities: ``unit`` (M,) is that of :class:`Side`."""
+    return bool((unit > 0).all() and np.count_nonzero(unit == 2) > 2)
+
+
+def as_kept(tokens: IntArray, side: Side, number: int) -> IntArray:
+    """Tokens (n,) of an engine as if its cuts had kept, of the ties of a side, those that have mass here.
+
+    Which tied tokens a cut keeps is the engine's choice, and all that it keeps are equally likely: a random
+    one of those with mass, by the number of the row, stands for each. Distinct tokens stay distinct; if too
+    many are tied, all remain.
+    """
+    assert side.probs is not None
+    kept = side.ties[side.probs[side.ties] > 0]
+    tied = np.intersect1d(tokens, side.ties)
+    if not 0 < tied.size <= kept.size:
+        return tokens
+    rng = np.random.default_rng([*b"otmd.audit.as_kept", number])
+    chosen = dict(zip(tied.tolist(), rng.permutation(kept).tolist(), strict=False))
+    return np.array([chosen.get(token, token) for token in tokens.tolist()], np.int64)
+
+
+def mass_of_choice(side: Side) -> float:
+    """The largest mass that may lie on other tokens if an engine keeps others of the ties."""
+    if side.probs is None:
+        return 0.0
+    kept = side.ties[side.probs[side.ties] > 0]
+    return min(kept.size, side.ties.size - kept.size) * float(side.probs[kept].max(initial=0.0))
+
+
+def _ascending_ids(name: str, given: Fields, values: NDArray) -> tuple[IntArray, NDArray]:
+    """The ids of a side's numbers in ascending order, and the numbers in this order."""
+    ids = read_ids(name, given[name])
+    if ids.size != values.size:
+        raise ValueError(f"{name}: got {ids.size} ids for {values.size} numbers")
+    order = np.argsort(ids, kind="stable")
+    ids = ids[order]
+    if ids[0] < 0 or (np.diff(ids) == 0).any():
+        raise wrong(name, "a negative or a repeated id", "distinct ids ≥ 0")
+    return ids, values[order]
+
+
+def _processing(
+    side: str, is_logits: bool, given: Fields, default: Processing | None
+) -> Processing | None:
+    in_row = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
+    if not is_logits and (in_row or default):
+        expected = f"{side}_logits with it: probabilities are used as they are"
+        name = in_row[0] if in_row else f"{side}_processing"
+        raise wrong(name, f"a processing of {side}_probs", expected)
+    if in_row and default:
+        raise wrong(in_row[0], "it in the row and for the whole file", "one of them")
+    if not in_row:
+        return (default or Processing()) if is_logits else None
+    # Engines write 0 or −1 for no truncation.
+    top_k = max(_number(f"{side}_top_k", given, 0, integer=True), 0) or None
+    top_p, min_p = (_number(f"{side}_{name}", given, None) for name in ("top_p", "min_p"))
+    order = given.get(f"{side}_order", "transformers")
+    order = order.tolist() if isinstance(order, np.ndarray) else order
+    return Processing(_number(f"{side}_temperature", given, 1.0), top_k, top_p, min_p, order)
+
+
+def read_ids(name: str, value: Any) -> IntArray:
+    """Token ids (n,) of a row; ValueError for other values."""
+    return _vector(name, value, "iu", at_least=0).astype(np.int64)
+
+
+def _label(name: str, given: Fields) -> str:
+    value = _scalar(given.get(name, ""))
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise wrong(name, type(value).__name__, "a text or a whole number")
+    if len(text := str(value)) > _LONGEST_LABEL:
+        raise wrong(name, f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
+    return text
+
+
+def _number(name: str, given: Fields, missing: Any, integer: bool = False) -> Any:
+    """A number of a row; ``missing`` if it is lacking, or NaN where fractions are allowed."""
+    value = _scalar(given.get(name))
+    if value is None or (isinstance(value, float) and np.isnan(value) and not integer):
+        return missing
+    kinds = int if integer else int | float
+    most = 2**63 - 1 if integer else 1e300
+    if isinstance(value, bool) or not isinstance(value, kinds) or abs(value) > most:
+        expected = "a whole number" if integer else "a finite number"
+        raise wrong(name, shortened(repr(value)), expected)
+    return value if integer else float(value)
+
+
+def _scalar(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
+    """Numbers (V,) of one of the kinds of dtypes; ValueError for others. NaN and infinity pass."""
+    expected = f"a list of {'whole ' if kinds == 'iu' else ''}numbers"
+    value = from_tensor(value)
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise wrong(name, shortened(repr(value)), expected)
+    try:
+        array = np.asarray(value)
+        if array.dtype == object and name.endswith("logits"):
+            # JSON has no infinity: null is −∞.
+            array = np.asarray([-np.inf if number is None else number for number in array])
+    except (ValueError, OverflowError) as error:
+        raise wrong(name, "rows of different lengths", expected) from error
+    if array.ndim != 1 or array.size < at_least or (array.size and array.dtype.kind not in kinds):
+        raise wrong(name, f"{array.dtype} of shape {array.shape}", expected)
+    if array.size > MOST_NUMBERS:
+        raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
+    return array
+
+
+def _lines_of(path: Path) -> Iterator[tuple[int, Fields]]:
+    """The objects of a file of JSON lines with the numbers of their lines; blank lines are skipped.
+
+    A line longer than :data:`LONGEST_LINE` is refused before it is read in full.
+    """
+    endings = [ending.lower() for ending in path.suffixes[-2:]]
+    is_packed = endings[-2:] == [".jsonl", ".gz"]
+    if not is_packed and endings[-1:] != [".jsonl"]:
+        raise wrong(path, f"a {path.suffix!r} file", "a .jsonl or .jsonl.gz file, or a folder")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise wrong(path, "no regular file (a pipe or a device)", "one")
+    return _objects(path, is_packed)
+
+
+def _objects(path: Path, is_packed: bool) -> Iterator[tuple[int, Fields]]:
+    with gzip.open(path) if is_packed else path.open("rb") as stream:
+        for number, line in enumerate(iter(lambda: _next_line(path, stream), b""), start=1):
+            name = f"{path}: row {number}"
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{name}: got a line of more than {LONGEST_LINE} bytes")
+            if not line.strip():
+                continue
+            try:
+                if sum(line.count(mark) for mark in b'[{:"') > _MOST_MARKS:
+                    raise ValueError(f"more than {_MOST_MARKS} brackets, colons and quotes")
+                fields = parse_json(line)
+            except ValueError as error:
+                fault = "malformed" if line.endswith(b"\n") else "cut short"
+                raise ValueError(f"{name}: no JSON, {fault} ({error})") from error
+            if not isinstance(fields, dict):
+                raise wrong(name, type(fields).__name__, "a JSON object with the fields")
+            yield number, fields
+
+
+def _next_line(path: Path, stream: gzip.GzipFile | IO[bytes]) -> bytes:
+    try:
+        return stream.readline(LONGEST_LINE + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cut short, or no gzip file ({error})") from error

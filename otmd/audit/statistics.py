@@ -1,0 +1,2 @@
+from otmd.audit.bets import *  # noqa
+from otmd.audit.counts import *  # noqa

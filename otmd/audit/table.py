@@ -1,0 +1,374 @@
+"""The table of a recorded run: a line for each position and for each random draft, a column for each claim.
+
+The entry of an ordered claim is the mass before the token in the claim's order. With U·mass added, U uniform,
+it is uniform on [0, 1) if the claim holds: the randomised probability integral transform. Every statistic of
+the audit is a function of columns.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from otmd.audit import claims, statistics
+from otmd.audit.claims import CLASSES, DRAFTS, EVENTS, ORDERED, OUTPUTS
+from otmd.audit.declared import NO_DRAFTS, LawMaker, declared_law, law_maker
+from otmd.audit.rows import NOT_DECIDED, Row, Side, as_kept, mass_of_choice
+from otmd.audit.verifiers import SLACK, acceptance_ceiling
+from otmd.laws import DraftLaw
+from otmd.probabilities import FloatArray, wrong
+
+Table = dict[str, NDArray]
+Line = dict[str, Any]
+RULES = ("token", "block", "tree")
+# The slot of the line of a position.
+POSITION = -1
+# What is remembered of the past: an engine that records for days has no end of requests.
+_MOST_REQUESTS = 4096
+_MOST_CONTEXTS = 1 << 17
+COLUMNS: dict[str, tuple[type, Any]] = {
+    # Of every line: the number of its row, and the slot of a draft.
+    "row": (np.int64, 0),
+    "request": (object, ""),
+    "depth": (np.int64, 0),
+    "slot": (np.int64, POSITION),
+    # The token that is tested, −1 for none, its mass under the claim and under q, and that of all tokens that
+    # are at most as likely.
+    "token": (np.int64, -1),
+    "mass": (np.float64, np.nan),
+    "draft_mass": (np.float64, np.nan),
+    "tail": (np.float64, np.nan),
+    # How far the logit of an excluded token lies below that of the last one that is allowed.
+    "gap": (np.float64, np.nan),
+    # Of a position.
+    "num_drafts": (np.int64, 0),
+    "decided": (bool, False),
+    "accepted": (bool, False),
+    "in_drafted_step": (bool, False),
+    "q_is_known": (bool, False),
+    "ceiling": (np.float64, np.nan),
+    # −1 unless the row has all tokens.
+    "vocab_size": (np.int64, -1),
+    # The probability that the token after a context that came before is the one that came out then; NaN if
+    # the context is new, or not recorded.
+    "agreement": (np.float64, np.nan),
+    "agrees": (bool, False),
+    # See rows.Side.
+    **{f"{side}_listed": (np.float64, 1.0) for side in ("target", "draft")},
+    **{f"{side}_unit": (np.int64, 0) for side in ("target", "draft")},
+    # Of a draft: whether it repeats an earlier one of its position or that of its slot at the position
+    # before, and the probabilities of these events.
+    "repeats_slot": (bool, False),
+    "repeat_in_slots": (np.float64, np.nan),
+    "repeats_row": (bool, False),
+    "repeat_of_row": (np.float64, np.nan),
+    **{claim.name: (np.float64, np.nan) for side in ORDERED for claim in ORDERED[side]},
+    **{f"class by {order}": (np.int64, -1) for order in CLASSES},
+    **{
+        f"mass of class {k} by {order}": (np.float64, 0.0)
+        for order, names in CLASSES.items()
+        for k in range(len(names))
+    },
+    **dict.fromkeys(EVENTS, (bool, False)),
+}
+
+
+def table_of(lines: Sequence[Line]) -> Table:
+    """The columns of lines, which leave out what does not apply to them."""
+    return {
+        name: np.array([line.get(name, missing) for line in lines], kind)
+        for name, (kind, missing) in COLUMNS.items()
+    }
+
+
+class _Request:
+    """A request: its output tokens so far, and its last row.
+
+    ``goes_on`` says whether the position after the last row is reached, None if that is unknown.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = array("q")
+        self.step: int | None = None
+        self.depth = -1
+        self.goes_on: bool | None = True
+        self.has_ended = False
+        self.has_drafts = False
+
+    def occurrences(self, size: int) -> FloatArray:
+        """The number of times that each token (V,) came out."""
+        tokens = np.array(self.tokens, np.int64)
+        return np.bincount(tokens[tokens < size], minlength=size).astype(np.float64)
+
+
+class _Drawn(NamedTuple):
+    """A random draft, and its distribution (V,) given those before it."""
+
+    probs: FloatArray
+    token: int
+
+
+class Tabulator:
+    """Turns the rows of a run, in their order, into lines of its table.
+
+    Parameters
+    ----------
+    law : str or callable
+        The law of the drafts, as for :func:`otmd.audit.recorded_run`.
+    rule : {"token", "block", "tree"}
+        Whether the engine decides position by position, or on a block or a tree as a whole.
+    end_tokens : sequence of int
+        The tokens that end a text.
+    """
+
+    def __init__(
+        self,
+        law: str | LawMaker,
+        rule: str = "token",
+        end_tokens: Sequence[int] = (),
+    ) -> None:
+        if rule not in RULES:
+            raise wrong("rule", repr(rule), ", ".join(RULES))
+        self._make_law = law_maker(law)
+        self._is_plain = law == NO_DRAFTS
+        self._rule = rule
+        self._ends = frozenset(map(int, end_tokens))
+        self._requests: OrderedDict[str, _Request] = OrderedDict()
+        self._contexts: OrderedDict[str, int] = OrderedDict()
+        # The tokens of the latest random drafts of a position.
+        self._last_drafts: list[int] = []
+        # The q of the latest row, which the extra token of its step is tested with.
+        self._last_q: tuple[_Request | None, FloatArray | None] = (None, None)
+
+    def lines(self, row: Row, all_drafts: bool = False) -> list[Line]:
+        """The lines of the next row: none if it lies behind the end of the text.
+
+        ``all_drafts``: the rows have the drafts of its step whatever was accepted.
+        """
+        tokens, output = row.draft_tokens, row.output_token
+        decided = output != NOT_DECIDED
+        accepted = decided and bool((tokens == output).any())
+        request = self._request(row.request)
+        begins = row.step != request.step or row.depth == 0
+        misplaced = self._place(request, row, begins, accepted)
+        if misplaced == "dropped":
+            return []
+        outside = _out_of_range(row)
+        events = [*filter(None, [misplaced]), *_unsound(row), *outside]
+        if self._is_plain and tokens.size:
+            events.append("draft_undeclared")
+        position: Line = {
+            "num_drafts": tokens.size,
+            "decided": decided,
+            "accepted": accepted,
+            "in_drafted_step": request.has_drafts,
+            "vocab_size": row.vocab_size if row.is_full else -1,
+            "target_listed": row.target.listed,
+            "draft_listed": row.draft.listed,
+            "target_unit": row.target.unit,
+            "draft_unit": row.draft.unit,
+        }
+        drafts: list[Line] = []
+        if not outside:
+            law = None
+            if tokens.size and self._make_law:
+                law, drafts = self._of_drafts(row, events, all_drafts)
+            if decided and row.target.probs is not None and misplaced != "after_rejection":
+                position |= self._of_output(row, request, begins, law)
+                if position["mass"] == 0:
+                    events.append("impossible_accepted" if accepted else "output_impossible")
+            if decided:
+                request.tokens.append(output)
+        position |= dict.fromkeys(events, True)
+        common = {"row": row.number, "request": row.request, "depth": row.depth}
+        return [common | line for line in (position, *drafts)]
+
+    def _request(self, name: str) -> _Request:
+        request = self._requests.pop(name, None) or _Request()
+        self._requests[name] = request
+        if len(self._requests) > _MOST_REQUESTS:
+            self._requests.popitem(last=False)
+        return request
+
+    def _place(self, request: _Request, row: Row, begins: bool, accepted: bool) -> str:
+        """The event if the row does not continue its step, "" if it does; "dropped" behind an end."""
+        decided = row.output_token != NOT_DECIDED
+        reached = True if begins else request.goes_on
+        depth = 0 if begins else request.depth + 1
+        ended = request.has_ended and not begins
+        request.step, request.depth = row.step, row.depth
+        request.has_ended = ended or row.ended or row.output_token in self._ends
+        request.has_drafts = row.draft_tokens.size > 0 or (request.has_drafts and not begins)
+        # A row without drafts rejects nothing. A rule for blocks or trees may emit a token that is a draft,
+        # and reject that draft.
+        if decided and self._rule == "token" and row.draft_tokens.size:
+            request.goes_on = accepted
+        elif decided or reached is not False:
+            request.goes_on = None
+        if ended:
+            # Under the other rules, whether a text ends depends on the drafts behind the end.
+            return "after_end" if decided else "dropped" if self._rule == "token" else ""
+        if row.depth != depth:
+            return "depth_gap"
+        if reached is None or decided == reached:
+            return ""
+        return "after_rejection" if decided else "output_missing"
+
+    def _of_drafts(
+        self, row: Row, events: list[str], all_drafts: bool
+    ) -> tuple[DraftLaw | None, list[Line]]:
+        """The law of the drafts, and their lines; None for a law that is unknown or did not draw them."""
+        assert self._make_law is not None
+        probs = row.draft.probs
+        if probs is None:
+            events.extend([] if row.draft.fault else ["draft_missing"])
+            return None, []
+        tokens = row.draft_tokens
+        # A law may depend on how ties are broken, so drafts with mass remain.
+        if (probs[tokens] == 0).any():
+            tokens = as_kept(tokens, row.draft, row.number)
+        declared = declared_law(self._make_law, probs, tokens)
+        if isinstance(declared, str):
+            events.append(declared)
+            never = {"slot": 0, "token": int(tokens[0]), "mass": 0.0, "tail": 1.0}
+            never |= {claim.name: 0.0 for claim in ORDERED[DRAFTS]}
+            excluded = tokens[probs[tokens] == 0]
+            gap = _gap(row.draft, int(excluded[0])) if excluded.size else np.nan
+            return None, [never | {"gap": gap}]
+        by_position = self._rule == "token" or row.depth == 0
+        if not by_position and not all_drafts:
+            # Given that the row exists, its drafts do not follow q.
+            return None, []
+        drawn = map(_Drawn, declared.next_draft_probs, tokens.tolist())
+        # Deterministic drafts have nothing to test.
+        random = [draft for draft in drawn if draft.probs[draft.token] < 1.0]
+        lines = [self._of_draft(slot, random) for slot in range(len(random))]
+        if random:
+            self._last_drafts = [draft.token for draft in random]
+        return declared.law if by_position else None, lines
+
+    def _of_draft(self, slot: int, random: list[_Drawn]) -> Line:
+        """The line of the draft in a slot of the random ones."""
+        probs, token = random[slot]
+        line = _tested(DRAFTS, claims.Before(probs, probs, np.zeros(0)), token) | {"slot": slot}
+        if slot > 0:
+            earlier = np.unique([draft.token for draft in random[:slot]])
+            line["repeats_slot"] = bool(token in earlier)
+            line["repeat_in_slots"] = min(1.0, float(probs[earlier].sum()))
+        if slot < len(self._last_drafts) and self._last_drafts[slot] < probs.size:
+            last = self._last_drafts[slot]
+            line |= {"repeats_row": token == last, "repeat_of_row": min(1.0, float(probs[last]))}
+        return line
+
+    def _of_output(self, row: Row, request: _Request, begins: bool, law: DraftLaw | None) -> Line:
+        """The entries of an output token."""
+        target = row.target.probs
+        assert target is not None
+        output = int(as_kept(np.array([row.output_token]), row.target, row.number)[0])
+        q = self._q_before(row, request, begins, target.size)
+        before = claims.Before(
+            probs=target,
+            draft_probs=np.zeros(target.size) if q is None else q,
+            occurrences=request.occurrences(target.size),
+        )
+        has_drafts = q is not None and row.draft_tokens.size > 0
+        labels, masses = claims.classify(before, has_drafts, output)
+        line = _tested(OUTPUTS, before, output) | {"q_is_known": q is not None}
+        if q is not None:
+            line["draft_mass"] = float(q[output])
+        for order, label, of_classes in zip(CLASSES, labels, masses, strict=True):
+            line[f"class by {order}"] = label
+            line |= {f"mass of class {k} by {order}": float(x) for k, x in enumerate(of_classes)}
+        if line["mass"] == 0:
+            return line | {"gap": _gap(row.target, row.output_token)}
+        line["ceiling"] = self._ceiling(row, target, q if has_drafts else None, law)
+        return line | self._agreement(row.context, target, output)
+
+    def _q_before(self, row: Row, request: _Request, begins: bool, size: int) -> FloatArray | None:
+        """q, by which output tokens are ordered; None where it is unknown, or depends on the drafts.
+
+        Drafts that are fixed have indicators. A row without drafts has the q that it records, else the last
+        one of its step: an extra token that is drawn from q in place of p shows in its order.
+        """
+        q = row.draft.probs
+        if self._make_law is None and row.draft_tokens.size:
+            q = np.zeros(size)
+            q[row.draft_tokens] = 1.0
+        of_request, last = self._last_q
+        if q is None and not row.draft_tokens.size and not begins and of_request is request:
+            q = last if last is not None and last.size == size else None
+        self._last_q = (request, q)
+        # In a tree it may depend on the drafts whether a node has children.
+        return None if self._rule == "tree" and row.depth else q
+
+    def _ceiling(
+        self, row: Row, target: FloatArray, q: FloatArray | None, law: DraftLaw | None
+    ) -> float:
+        """The largest acceptance rate of a lossless verifier at a position; NaN if its law is unknown."""
+        chosen = mass_of_choice(row.target)
+        if law is not None:
+            ceiling = acceptance_ceiling(target, law)
+            chosen += row.draft_tokens.size * mass_of_choice(row.draft)
+        elif self._make_law is None and q is not None and (self._rule == "token" or not row.depth):
+            ceiling = float(target @ q) + SLACK
+        else:
+            return np.nan
+        return min(1.0, ceiling + chosen)
+
+    def _agreement(self, context: str, target: FloatArray, output: int) -> Line:
+        if context not in self._contexts:
+            self._contexts |= {context: output} if context else {}
+            if len(self._contexts) > _MOST_CONTEXTS:
+                self._contexts.popitem(last=False)
+            return {}
+        first = self._contexts[context]
+        self._contexts.move_to_end(context)
+        # Greedy decoding agrees with itself.
+        if first >= target.size or not 0 < target[first] < 1:
+            return {}
+        return {"agreement": float(target[first]), "agrees": output == first}
+
+
+def _tested(side: str, before: claims.Before, token: int) -> Line:
+    """The entries of a token that its claims need."""
+    probs = before.probs
+    mass = float(probs[token])
+    line: Line = {
+        claim.name: statistics.mass_before(probs, claim.key(before), token)
+        for claim in ORDERED[side]
+        if claim.key
+    }
+    tail = float(probs[probs <= mass].sum()) if mass else 1.0
+    return line | {"token": token, "mass": mass, "tail": tail}
+
+
+def _gap(side: Side, token: int) -> float:
+    """How far the logit of a token lies below the last one that is allowed; NaN if logits are unknown."""
+    if side.logits is None or side.probs is None:
+        return np.nan
+    return float(side.logits[side.probs > 0].min() - side.logits[token])
+
+
+def _out_of_range(row: Row) -> list[str]:
+    kinds = []
+    if ((row.draft_tokens < 0) | (row.draft_tokens >= row.vocab_size)).any():
+        kinds.append("draft_out_of_range")
+    if not NOT_DECIDED <= row.output_token < row.vocab_size:
+        kinds.append("output_out_of_range")
+    return kinds
+
+
+def _unsound(row: Row) -> list[str]:
+    sides = {"target": row.target, "draft": row.draft if row.draft_tokens.size else Side()}
+    return [f"{name}_{side.fault}" for name, side in sides.items() if side.fault]
+
+
+def joined(parts: Iterable[Table]) -> Table:
+    """The table of several parts, in their order."""
+    listed = [*parts] or [table_of([])]
+    return {name: np.concatenate([part[name] for part in listed]) for name in COLUMNS}
