@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit import samples
-from otmd.audit.by_enumeration import enumerated
-from otmd.audit.by_samples import losslessness
-from otmd.audit.counts import lower_bound, upper_bound
+from otmd.audit import verifiers
+from otmd.audit.statistics import lower_bound, upper_bound
+from otmd.audit.verifiers import enumerated, losslessness
 from otmd.conformance import (
     assert_step_lossless,
     check_law,
@@ -40,7 +39,7 @@ Pair = tuple[FloatArray, FloatArray]
 
 
 def assert_lossless(
-    verifier: Verifier | samples.Sampler | samples.ConditionalLaw,
+    verifier: Verifier | verifiers.Sampler | verifiers.ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -87,8 +86,7 @@ def assert_lossless(
     """
     if returns not in ("token", "tokens", "law"):
         raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
-    samples.validate_position(target_probs, law)
-    samples.validate_verifier(verifier)
+    verifiers.validate_position(target_probs, law)
     by_law = returns == "law"
     if isinstance(verifier, Verifier):
         by_law = law.position_structure.num_tuples <= _MOST_TUPLES
@@ -135,7 +133,7 @@ def assert_rate(
     hits = validate_count("accepted", accepted, minimum=0)
     if hits > trials:
         raise wrong("accepted", hits, f"at most num_samples = {trials}")
-    level = samples.validate_level(false_alarm) / 2
+    level = verifiers.validate_level(false_alarm) / 2
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
         raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")

@@ -2,27 +2,36 @@
 
 Modules, each of which uses only those above it:
 
-- ``counts``, ``bets``: tests of counts in cells, and bets that are valid whenever one looks;
-- ``samples``: arguments, reports, ceilings of the acceptance, declared laws;
-- ``by_samples``, ``by_enumeration``: audits of a verifier;
+- ``statistics``: tests of counts in cells, and bets that are valid whenever one looks;
+- ``verifiers``: audits of a verifier, by samples and by enumeration; their arguments and reports;
+- ``drafts``: the audit of drafts;
+- ``declared``: laws of drafts by name;
 - ``shards``, ``records``, ``boundary_cases``, ``claims``, ``metrics``: a recorded run;
 - ``observer``, ``numbers``, ``recorder``, ``tally``: its rows as numbers, written by an engine and counted;
-- ``draft_samples``: the audit of drafts;
 - ``run_report``, ``run_audit``: the report on a recorded run, and the audit in one pass;
 - ``texts``: the audit of a server by its outputs alone.
 """
 
 from otmd.audit.boundary_cases import BoundaryCase
-from otmd.audit.by_enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
-from otmd.audit.by_samples import Losslessness, SequentialAudit, losslessness, samples_to_detect
 from otmd.audit.claims import Band, Claim, Group
-from otmd.audit.draft_samples import DraftLawAudit, draft_law
+from otmd.audit.drafts import DraftLawAudit, draft_law
 from otmd.audit.metrics import Metric, PooledAcceptance
 from otmd.audit.recorder import Recorder
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.run_report import RecordedRunAudit, Statement
-from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 from otmd.audit.texts import texts
+from otmd.audit.verifiers import (
+    Acceptance,
+    EnumeratedAudit,
+    GuiltyDrafts,
+    Losslessness,
+    SequentialAudit,
+    TokenDeviation,
+    enumerated,
+    losslessness,
+    sampler_of,
+    samples_to_detect,
+)
 
 __all__ = [
     "Acceptance", "Band", "BoundaryCase", "Claim", "DraftLawAudit", "EnumeratedAudit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.counts import exact_p_value
+from otmd.audit.statistics import exact_p_value
 from otmd.probabilities import FloatArray, IntArray
 
 FALSE_ALARM = 1e-5

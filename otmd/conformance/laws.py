@@ -11,7 +11,7 @@ import pickle
 
 import numpy as np
 
-from otmd.audit.draft_samples import counts_of_tuples
+from otmd.audit.drafts import counts_of_tuples
 from otmd.conformance.comparisons import NUM_SAMPLES, SAME, SAME_RATE, agree, follows, within
 from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
-from otmd.audit.samples import validate_level
+from otmd.audit.verifiers import validate_level
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import (
     FloatArray,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.by_samples import losslessness
+from otmd.audit.verifiers import losslessness
 from otmd.conformance.comparisons import (
     FALSE_ALARM,
     NUM_SAMPLES,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from otmd.audit.bets import CellBets, EventBets
+from otmd.audit.statistics import CellBets, EventBets
 
 
 def expected_wealth(probs: np.ndarray, length: int, caution: float) -> float:

@@ -16,9 +16,8 @@ from scipy import stats
 
 import otmd
 from otmd import audit
-from otmd.audit.by_samples import judge_tokens
-from otmd.audit.counts import detectable_total_variation
-from otmd.audit.samples import acceptance_ceiling
+from otmd.audit.statistics import detectable_total_variation
+from otmd.audit.verifiers import acceptance_ceiling, judge_tokens
 
 LAW = otmd.WithReplacement(Q, 2)
 ONE = LAW.with_num_drafts(1)

@@ -13,15 +13,14 @@ from scipy import stats
 from scipy.stats import binom
 from strategies import pairs
 
-from otmd.audit import counts as module
+from otmd.audit import statistics
 from otmd.audit.claims import Classification, Evidence, judge_claim
-from otmd.audit.counts import (
+from otmd.audit.statistics import (
     IMPOSSIBLE,
     exact_p_value,
     g_statistic,
     lower_bound,
     make_cells,
-    rare,
     ratio_order,
     token_cells,
     total_variation_bound,
@@ -88,7 +87,7 @@ def test_the_check_of_p_values_can_fail():
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [0.02, 0.3])
 def test_p_values_by_draws_are_super_uniform(monkeypatch, level):
-    monkeypatch.setattr(module, "_MOST_ENUMERATED", 0)
+    monkeypatch.setattr(statistics, "_MOST_ENUMERATED", 0)
     rng, probs, runs = np.random.default_rng(2), np.full(40, 1 / 40), 600
     every = rng.multinomial(100, probs, size=runs)
     small = sum(exact_p_value(counts, probs, 0.01, rng=rng) <= level for counts in every)
@@ -121,9 +120,9 @@ def test_cells_are_the_twins(pair, number):
 
 def test_rare_tokens_are_a_cell_apart():
     p = np.array([0.5, 0.5 - 3e-9, 1e-9, 2e-9, 0.0])
-    assert sorted(rare(p, 4e-9)) == [2, 3]
-    assert rare(p, 1.5e-9).tolist() == [2]
-    assert rare(p, 0.0).size == 0
+    for mass, apart in [(4e-9, [2, 3]), (1.5e-9, [2]), (0.0, [])]:
+        labels = make_cells(p, np.arange(5), 1, mass).labels
+        assert labels.tolist() == [0, 0, *(int(y in apart) for y in (2, 3)), IMPOSSIBLE]
     cells = token_cells(p, ratio_order(p, np.full(5, 0.2)), 1000)
     assert cells.labels[2] == cells.labels[3]
     assert np.sort(cells.probs)[0] < 1e-8

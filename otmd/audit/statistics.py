@@ -1,9 +1,12 @@
-"""Tests of counts in cells that are fixed before any sample is seen.
+"""Tests of counts in cells that are fixed before any sample is seen, and bets that may be looked at any time.
 
 P-values and bounds are valid for any number of samples; only the power is approximate.
+
+A bet starts with wealth 1 and multiplies it by factors, whose expectation given the past is at most 1 under
+the claim. So the wealth ever reaches 1/a with probability at most a (Ville 1939).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
 from math import comb
@@ -18,7 +21,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 
 # The label of an outcome that has probability zero.
 IMPOSSIBLE = -1
-MOST_CELLS = 64
+_MOST_CELLS = 64
 _SAMPLES_A_CELL = 50
 # The rarest tokens share a cell in which this many samples are expected at most: two are suspicious.
 _RARE_COUNT = 0.01
@@ -30,6 +33,11 @@ _NUMBERS_AT_ONCE = 2_000_000
 # Statistics that differ by less than this, relatively, are ties, and ties count as extreme.
 _TIE = 1e-9
 _DEVIATIONS = (0.0, 1.0, 2.0, 4.0, 8.0)
+CAUTIONS = (30.0, 1_000.0, 30_000.0)
+NUMBERS_OF_CELLS = (2, 4, 16, 64)
+STAKES = (1 / 256, 1 / 64, 1 / 16, 1 / 4)
+_ROWS_AT_ONCE = 4096
+_LOST = np.finfo(np.float64).min
 
 
 class Cells(NamedTuple):
@@ -75,7 +83,8 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
     """Cut outcomes, in an order, into cells of about equal mass; the rarest, of ``rare_mass``, share one."""
     middle = masses_before(probs, order) + 0.5 * probs
     label = np.minimum((num_cells * middle).astype(np.int64), num_cells - 1)
-    label[rare(probs, rare_mass)] = num_cells
+    ascending = np.argsort(probs, kind="stable")
+    label[ascending[np.cumsum(probs[ascending]) <= rare_mass]] = num_cells
     possible = probs > 0
     _, label[possible] = np.unique(label[possible], return_inverse=True)
     label[~possible] = IMPOSSIBLE
@@ -84,15 +93,8 @@ def make_cells(probs: FloatArray, order: IntArray, num_cells: int, rare_mass: fl
 
 def token_cells(target: FloatArray, order: IntArray, num_samples: int) -> Cells:
     """The cells in which ``num_samples`` tokens are counted; see :func:`make_cells`."""
-    num_cells = max(2, min(MOST_CELLS, num_samples // _SAMPLES_A_CELL))
+    num_cells = max(2, min(_MOST_CELLS, num_samples // _SAMPLES_A_CELL))
     return make_cells(target, order, num_cells, rare_mass=_RARE_COUNT / num_samples)
-
-
-def rare(probs: FloatArray, mass: float) -> IntArray:
-    """The least likely possible outcomes: as many as sum to a probability of at most ``mass``."""
-    ascending = np.argsort(probs, kind="stable")
-    within = (np.cumsum(probs[ascending]) <= mass) & (probs[ascending] > 0)
-    return ascending[within]
 
 
 def g_statistic(counts: IntArray, probs: FloatArray) -> FloatArray:
@@ -110,7 +112,8 @@ def exact_p_value(counts: IntArray, probs: FloatArray, level: float, *, rng: Rng
     total = int(counts.sum())
     cells = probs.size
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
-        possible = possible_counts(total, cells)
+        bars = np.array([*combinations(range(total + cells - 1), cells - 1)], np.int64)
+        possible = np.diff(bars, prepend=-1, append=total + cells - 1) - 1
         observed = float(g_statistic(counts, probs))
         extreme = possible[g_statistic(possible, probs) >= observed * (1.0 - _TIE) - _TIE]
         ways = gammaln(total + 1.0) - gammaln(extreme + 1.0).sum(axis=-1)
@@ -127,10 +130,10 @@ def p_value_of_exchangeable(
     If so, all splits of the pooled samples are equally likely: counts are multivariate hypergeometric.
     """
     used = (observed + reference) > 0
+    if used.sum() < 2:
+        return 1.0
     observed = observed[used]
     pooled = observed + reference[used]
-    if pooled.size < 2:
-        return 1.0
     probs = pooled / pooled.sum()
 
     def statistic(drawn: IntArray) -> FloatArray:
@@ -163,12 +166,6 @@ def _p_value_by_draws(
         num_draws += size
         num_extreme = int(extreme[-1])
     return (1 + num_extreme) / (1 + num_draws)
-
-
-def possible_counts(total: int, cells: int) -> IntArray:
-    """All counts in this many cells that sum to ``total``, shape (…, K)."""
-    bars = np.array([*combinations(range(total + cells - 1), cells - 1)], np.int64)
-    return np.diff(bars, prepend=-1, append=total + cells - 1) - 1
 
 
 def lower_bound(hits: int, trials: int, level: float) -> float:
@@ -209,17 +206,15 @@ def total_variation_bound(
     # The first half picks a set A of cells that occur too often, the held-out half bounds P(A) from below.
     # For any A, P(A) − expected(A) is at most the total variation. Impossible outcomes always belong to A.
     half = labels.size // 2
-    cells = probs.shape[-1]
+    quarter = half // 2
     if half < 2:
         return 0.0
-    expected = np.broadcast_to(probs, (labels.size, cells))
-    quarter = half // 2
-    impossible = labels == IMPOSSIBLE
+    expected = np.broadcast_to(probs, (labels.size, probs.shape[-1]))
 
     def excess(chosen: BoolArray, held_out: slice) -> float:
-        is_hit = impossible | chosen[labels]
+        is_hit = (labels == IMPOSSIBLE) | chosen[labels]
+        hits = int(is_hit[held_out].sum())
         trials = is_hit[held_out].size
-        hits = int(np.count_nonzero(is_hit[held_out]))
         if independent:
             bound = lower_bound(hits, trials, level)
         else:
@@ -228,7 +223,7 @@ def total_variation_bound(
 
     def too_often(stop: int, deviations: float) -> BoolArray:
         mean = expected[:stop].sum(axis=0)
-        observed = np.bincount(labels[:stop] - IMPOSSIBLE, minlength=cells + 1)[1:]
+        observed = Cells(labels, mean).counts(labels[:stop])
         return observed > mean + deviations * np.sqrt(mean)
 
     # Cells that are in A by noise alone weaken the bound. So the first quarter of the samples picks an A for
@@ -247,3 +242,73 @@ def detectable_total_variation(num_samples: int, num_cells: int, level: float) -
     threshold = chdtri(num_cells - 1, level)
     noncentrality = chndtrinc(threshold, num_cells - 1, _MISS_PROBABILITY)
     return min(1.0, float(np.sqrt(noncentrality / (4.0 * num_samples))))
+
+
+class CellBets:
+    """A bet that cells occur as often as they did so far, not as often as the claim expects.
+
+    The factor for a sample in cell k is r(k)/π(k). The claim expects π; the bet predicts
+    r(k) ∝ π(k)·(O_k + cπ(k))/(E_k + cπ(k)), with O_k samples so far in k, and E_k expected. A large caution c
+    suits small deviations. Several cautions (C,) are as many bets, and logarithms of their wealth (C,).
+    """
+
+    def __init__(self, num_cells: int, caution: float | Sequence[float]) -> None:
+        self.caution = np.array(caution)
+        self.log_wealth = np.zeros(self.caution.shape)
+        self._observed = np.zeros(num_cells)
+        self._expected = np.zeros(num_cells)
+
+    def update(self, labels: IntArray, probs: FloatArray) -> FloatArray:
+        """Bet on samples in cells (M,), with π (K,) or (M, K); the log-wealth after each of them (…, M)."""
+        claimed = np.broadcast_to(probs, (labels.size, self._observed.size))
+        paths = [np.empty((*self.caution.shape, 0))]
+        for start in range(0, labels.size, _ROWS_AT_ONCE):
+            label = labels[start : start + _ROWS_AT_ONCE]
+            prob = claimed[start : start + _ROWS_AT_ONCE]
+            happened = np.eye(self._observed.size)[label]
+            observed = np.vstack([self._observed, happened]).cumsum(axis=0)
+            expected = np.vstack([self._expected, prob]).cumsum(axis=0)
+            trust = self.caution[..., None, None] * prob
+            factor = (observed[:-1] + trust) / np.where(prob > 0, expected[:-1] + trust, 1.0)
+            with np.errstate(divide="ignore"):
+                gain = np.log(factor[..., np.arange(label.size), label])
+                gain -= np.log((prob * factor).sum(axis=-1))
+            paths.append(self.log_wealth[..., None] + np.cumsum(gain, axis=-1))
+            self.log_wealth = paths[-1][..., -1]
+            self._observed = observed[-1]
+            self._expected = expected[-1]
+        return np.concatenate(paths, axis=-1)
+
+
+class EventBets:
+    """A bet that events are more likely than the claim allows, with a stake s in (0, 1), or one for each.
+
+    The claim allows a probability of at most a. The factor is 1 + s(X/a − 1), where X is 1 if the event
+    happens and 0 if not.
+    """
+
+    def __init__(self, stake: float | FloatArray) -> None:
+        self.stake = stake
+        self.log_wealth = 0.0
+
+    def update(self, happened: BoolArray, largest: FloatArray | float) -> FloatArray:
+        """Bet on events (M,) in turn, with the ``largest`` probability a of each; the log-wealth (M,)."""
+        with np.errstate(divide="ignore"):
+            paid = np.where(happened, 1.0 / np.asarray(largest), 0.0)
+        path = self.log_wealth + np.cumsum(np.log1p(self.stake * (paid - 1.0)))
+        self.log_wealth = float(path[-1]) if path.size else self.log_wealth
+        return path
+
+
+def mean_wealth(paths: Sequence[FloatArray] | FloatArray) -> FloatArray:
+    """Logarithm of the mean wealth of several bets. It is itself a bet, which splits its stake among them."""
+    stacked = np.array(paths)
+    # A bet that lost all it had has −∞, and so may all of them.
+    largest = np.maximum(stacked.max(axis=0), _LOST)
+    with np.errstate(divide="ignore"):
+        return largest + np.log(np.exp(stacked - largest).mean(axis=0))
+
+
+def anytime_p_value(path: FloatArray) -> float:
+    """1/(the largest wealth), from log-wealths (M,): under the claim, at most x with probability ≤ x."""
+    return float(np.exp(-path.max(initial=0.0)))
