@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.audit import counts
-from otmd.audit.bets import CAUTIONS, NUMBERS_OF_CELLS, CellBets, anytime_p_value, mean_wealth
+from otmd.audit import statistics
+from otmd.audit.statistics import CAUTIONS, NUMBERS_OF_CELLS, CellBets, anytime_p_value, mean_wealth
 from otmd.probabilities import BoolArray, FloatArray
 
 OUTPUTS = "outputs"
@@ -88,7 +88,7 @@ SLOTS = "no link between the drafts of a position"
 ROWS = "no link to the drafts of the position before"
 _USED_TWICE = "drafts depend on those of the position before: are random numbers used twice?"
 CLAIMS = {claim.name: claim for claim in (
-    _of_outputs("p/q", lambda at: counts.ratios(at.probs, at.draft_probs)),
+    _of_outputs("p/q", lambda at: statistics.ratios(at.probs, at.draft_probs)),
     _of_outputs("p", lambda at: -at.probs),
     _of_outputs("q", lambda at: -at.draft_probs),
     _of_outputs("token id", _by_id),
@@ -246,8 +246,8 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     classes = [classification.as_arrays() for classification in evidence.classes]
     counted = [in_cells, *classes]
     bounds = [
-        counts.total_variation_bound(
-            np.where(impossible, counts.IMPOSSIBLE, classified.labels),
+        statistics.total_variation_bound(
+            np.where(impossible, statistics.IMPOSSIBLE, classified.labels),
             classified.probs,
             level / len(counted),
             independent=False,
@@ -263,10 +263,10 @@ def judge_claim(name: str, evidence: Evidence, level: float, *, rng: np.random.G
     return Claim(
         name=name,
         num_samples=numbers.size,
-        p_value=counts.exact_p_value(observed, in_cells.probs, level, rng=rng),
+        p_value=statistics.exact_p_value(observed, in_cells.probs, level, rng=rng),
         betting_p_value=betting,
         total_variation_bound=max(bounds),
-        detectable=counts.detectable_total_variation(max(1, observed.sum()), num_cells, level),
+        detectable=statistics.detectable_total_variation(max(1, observed.sum()), num_cells, level),
         level=level,
         groups=tuple(group for group in groups if group.title in listed or group.p_value <= level),
     )

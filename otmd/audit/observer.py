@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.audit import claims, counts, samples
+from otmd.audit import claims, statistics, verifiers
+from otmd.audit.declared import LawMaker, declared_law
 from otmd.audit.records import NOT_DECIDED, Record, as_kept, mass_of_choice
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray
@@ -135,7 +136,7 @@ class Observer:
     With ``of_texts``, a request is a text, and the depth of a row the index of its token.
     """
 
-    def __init__(self, make_law: samples.LawMaker | None, of_texts: bool = False) -> None:
+    def __init__(self, make_law: LawMaker | None, of_texts: bool = False) -> None:
         self._make_law = make_law
         self._of_texts = of_texts
         self._requests: OrderedDict[str, _Request] = OrderedDict()
@@ -186,7 +187,7 @@ class Observer:
         return request
 
     def _look_at_drafts(
-        self, record: Record, make_law: samples.LawMaker, cases: list[str]
+        self, record: Record, make_law: LawMaker, cases: list[str]
     ) -> tuple[DraftLaw | None, tuple[DraftNumbers, ...]]:
         """The law of the drafts and their numbers; None for a law that is unknown or did not draw them."""
         draft = record.draft
@@ -197,7 +198,7 @@ class Observer:
         # A law may depend on how ties are broken, so drafts with mass remain.
         if (draft.probs[tokens] == 0).any():
             tokens = as_kept(tokens, draft.probs, draft.ties, record.row)
-        declared = samples.declared_law(make_law, draft.probs, tokens)
+        declared = declared_law(make_law, draft.probs, tokens)
         if isinstance(declared, str):
             cases.append(declared)
             return None, (_NEVER_DRAWN,)
@@ -223,7 +224,7 @@ class Observer:
             last = self._last_drafts[slot]
             from_before = _repeat(token == last, probs[last])
         return DraftNumbers(
-            starts=tuple(counts.mass_before(probs, key(before), token) for key in keys),
+            starts=tuple(statistics.mass_before(probs, key(before), token) for key in keys),
             mass=float(probs[token]),
             tail=_tail(probs, token),
             in_position=in_position,
@@ -242,7 +243,7 @@ class Observer:
         keys = claims.claims_in_order(claims.OUTPUTS).values()
         mass = float(target[output])
         return OutputNumbers(
-            starts=tuple(counts.mass_before(target, key(before), output) for key in keys),
+            starts=tuple(statistics.mass_before(target, key(before), output) for key in keys),
             mass=mass,
             tail=_tail(target, output) if mass else 1.0,
             classes=_classified(before, draft is not None, output),
@@ -255,9 +256,9 @@ class Observer:
     ) -> float | None:
         """The largest acceptance rate of a lossless verifier at a position; None if its law is unknown."""
         if law is not None:
-            ceiling = samples.acceptance_ceiling(target, law)
+            ceiling = verifiers.acceptance_ceiling(target, law)
         elif self._make_law is None and draft is not None:
-            ceiling = min(1.0, float(target @ draft) + samples.SLACK)
+            ceiling = min(1.0, float(target @ draft) + verifiers.SLACK)
         else:
             return None
         chosen = mass_of_choice(target, record.target.ties)
@@ -323,7 +324,7 @@ def _classified(before: claims.Before, is_drafted: bool, token: int) -> tuple[Cl
     by_mass[target.argmax()] = len(_MASSES) + 1
     by_ratio = np.full(target.size, len(_RATIOS) + 1, np.int8)
     if is_drafted:
-        by_ratio = _cells(counts.ratios(target, before.draft_probs), _RATIOS)
+        by_ratio = _cells(statistics.ratios(target, before.draft_probs), _RATIOS)
     by_occurrence = before.occurrences > 0
     # One number for all three, so that their masses are added in one pass.
     sizes = tuple(len(names) for names in CLASSES.values())

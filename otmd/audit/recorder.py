@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from otmd.audit import samples
+from otmd.audit import declared
 from otmd.audit.numbers import NUMBERS, header, line_of
 from otmd.audit.observer import Observer
 from otmd.audit.records import NOT_DECIDED, TENSORS, as_recorded, read_ids, record_of
@@ -73,19 +73,22 @@ class Recorder:
     """
 
     def __init__(
-        self, path: str | Path, keep: str = "rows", law: str | samples.LawMaker = "with-replacement"
+        self,
+        path: str | Path,
+        keep: str = "rows",
+        law: str | declared.LawMaker = "with-replacement",
     ) -> None:
         writers = {"rows": _RowWriter, "numbers": _NumberWriter}
         if keep not in writers:
             raise wrong("keep", repr(keep), " or ".join(writers))
-        make_law = samples.law_maker(law)
+        make_law = declared.law_maker(law)
         folder = Path(path)
         resources = ExitStack()
         resources.enter_context(folder_lock(folder))
         with resources:
             if shards_of(folder) or (folder / NUMBERS).exists():
                 raise wrong("path", f"{folder}, which has a recorded run", "a new folder")
-            self._writer: _Writer = writers[keep](folder, samples.law_name(law), make_law)
+            self._writer: _Writer = writers[keep](folder, declared.law_name(law), make_law)
             resources.callback(self._writer.close)
             # At exit as well, of a process of multiprocessing too; not in a process that this one forks.
             self._close = Finalize(self, resources.pop_all().close, exitpriority=0)
@@ -173,7 +176,7 @@ def _block(name: str, value: Any, num_rows: int) -> Any:
 
 
 class _Writer(Protocol):
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None: ...
+    def __init__(self, folder: Path, law: str, make_law: declared.LawMaker | None) -> None: ...
 
     def add(self, rows: Rows) -> None: ...
 
@@ -183,7 +186,7 @@ class _Writer(Protocol):
 class _RowWriter:
     """Whole rows, in shards."""
 
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None:
+    def __init__(self, folder: Path, law: str, make_law: declared.LawMaker | None) -> None:
         self._folder = folder
         self._law = law
         self._shards = 0
@@ -211,7 +214,7 @@ class _RowWriter:
 class _NumberWriter:
     """The numbers of rows, in lines."""
 
-    def __init__(self, folder: Path, law: str, make_law: samples.LawMaker | None) -> None:
+    def __init__(self, folder: Path, law: str, make_law: declared.LawMaker | None) -> None:
         self._path = folder / NUMBERS
         self._observer = Observer(make_law)
         self._num_rows = 0

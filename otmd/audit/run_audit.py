@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from otmd.audit import claims, samples
+from otmd.audit import claims, declared, verifiers
 from otmd.audit.boundary_cases import BoundaryCase
 from otmd.audit.claims import Claim, bands_of, judge_claim
 from otmd.audit.metrics import metrics_of
@@ -24,7 +24,7 @@ SMALLEST_FALSE_ALARM = 4e-5
 
 def recorded_run(
     source: Source,
-    law: str | samples.LawMaker | None = None,
+    law: str | declared.LawMaker | None = None,
     false_alarm: float = 1e-3,
     *,
     bias: float = 0.1,
@@ -74,7 +74,7 @@ def recorded_run(
     >>> otmd.audit.recorded_run([row | {"output_token": 1}] * 10).outcome
     'INCONCLUSIVE'
     """
-    tally = Tally(samples.derived_rng(rng, "recorded_run"))
+    tally = Tally(verifiers.derived_rng(rng, "recorded_run"))
     processings = {"target": target_processing, "draft": draft_processing}
     path = path_of(source)
     name = str(path or "records")
@@ -84,21 +84,21 @@ def recorded_run(
         return audit_observations(observations, name, tally, recorded_law, false_alarm, bias)
     if law is None:
         law = law_of_shards(path) if path is not None and path.is_dir() else "with-replacement"
-    observer = Observer(samples.law_maker(law))
+    observer = Observer(declared.law_maker(law))
     observations = map(observer.observe, read_records(source, processings))
-    return audit_observations(observations, name, tally, samples.law_name(law), false_alarm, bias)
+    return audit_observations(observations, name, tally, declared.law_name(law), false_alarm, bias)
 
 
 def _law_of_numbers(
     numbers: Path,
-    law: str | samples.LawMaker | None,
+    law: str | declared.LawMaker | None,
     processings: dict[str, Processing | None],
 ) -> str:
     """The law under which numbers were recorded; ValueError for another one, and for a processing."""
     recorded = law_of_numbers(numbers)
-    if law is not None and samples.law_name(law) != recorded:
+    if law is not None and declared.law_name(law) != recorded:
         raise wrong(
-            "law", samples.law_name(law), f"{recorded}, as the numbers in {numbers} are of it"
+            "law", declared.law_name(law), f"{recorded}, as the numbers in {numbers} are of it"
         )
     for side, processing in processings.items():
         if processing is not None:
@@ -117,9 +117,9 @@ def audit_observations(
     bias: float,
 ) -> RecordedRunAudit:
     """Audit the observations of a source with this name, with a fresh tally; ``law`` is the law's name."""
-    if samples.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
+    if verifiers.validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
-    samples.validate_fraction("bias", bias)
+    verifiers.validate_fraction("bias", bias)
     for observation in observations:
         tally.add(observation)
     refuse_partial_lists(name, tally.least_listed.tolist(), tally.most_listed.tolist())

@@ -10,9 +10,9 @@ import numpy as np
 
 from otmd.audit.boundary_cases import OUTPUT_MISSING, BoundaryCase, rows_in_words
 from otmd.audit.claims import CLAIMS, DRAFT_TOKENS, MOST_CELLS, NUM_STATEMENTS, OUTPUTS, Band, Claim
-from otmd.audit.counts import detectable_total_variation
 from otmd.audit.metrics import Metric, PooledAcceptance
-from otmd.audit.samples import Report
+from otmd.audit.statistics import detectable_total_variation
+from otmd.audit.verifiers import Report
 
 _GROUPS_SHOWN = 3
 _ALARM = {True: "REFUTED", False: "none"}

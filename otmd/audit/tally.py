@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.audit import claims
-from otmd.audit.bets import STAKES, EventBets, anytime_p_value, mean_wealth
 from otmd.audit.boundary_cases import KINDS
 from otmd.audit.claims import MOST_GROUPS, Evidence, Grouping
 from otmd.audit.metrics import PooledAcceptance, RecordedPosition
 from otmd.audit.observer import CLASSES, DraftNumbers, Observation, OutputNumbers, Repeat
+from otmd.audit.statistics import STAKES, EventBets, anytime_p_value, mean_wealth
 from otmd.storage.files import one_line
 
 # Rows with a smaller tail mass are remembered; the threshold for an alarm is smaller still.

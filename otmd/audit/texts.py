@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from otmd.audit import samples
+from otmd.audit import verifiers
 from otmd.audit.observer import Observer
 from otmd.audit.records import (
     Row,
@@ -103,7 +103,7 @@ def texts(
     rows, name = numbered_rows(source, "texts")
     evaluated = _tokens_with_logits(_read_texts(rows, name), _Logits(oracle), batch_size)
     records = records_of(enumerate(evaluated, start=1), name, {"target": processing})
-    tally = Tally(samples.derived_rng(rng, "texts"), of_texts=True)
+    tally = Tally(verifiers.derived_rng(rng, "texts"), of_texts=True)
     observations = map(Observer(None, of_texts=True).observe, records)
     return audit_observations(observations, name, tally, "", false_alarm, bias)
 

@@ -125,7 +125,7 @@ def audit(
 
 
 def _checked_law(name: str) -> str:
-    from otmd.audit.samples import MAKERS
+    from otmd.audit.declared import MAKERS
 
     laws = [*MAKERS, "top-then"]
     if name not in laws:

@@ -25,7 +25,7 @@ from otmd.audit.claims import (
     Grouping,
     judge_claim,
 )
-from otmd.audit.draft_samples import independence_p_values
+from otmd.audit.drafts import independence_p_values
 from otmd.audit.run_audit import recorded_run
 from otmd.audit.tally import Tally
 

@@ -7,11 +7,12 @@ import pytest
 
 import otmd
 from otmd.audit.claims import OUTPUT, OUTPUT_BY_MASS, bands_of
-from otmd.audit.counts import mass_before, masses_before, ratio_order, ratios
+from otmd.audit.declared import declared_law
 from otmd.audit.observer import BY_MASS, BY_RATIO, Observer
 from otmd.audit.records import read_records
-from otmd.audit.samples import acceptance_ceiling, declared_law
+from otmd.audit.statistics import mass_before, masses_before, ratio_order, ratios
 from otmd.audit.tally import Tally
+from otmd.audit.verifiers import acceptance_ceiling
 from otmd.testing import hostile_pairs
 
 P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
