@@ -192,8 +192,9 @@ def _largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[Tok
     )
 
 
-def _deviation_table(worst: tuple[TokenDeviation, ...], number: str = ".1f") -> list[str]:
-    lines = [f"  {'token':>8} {'observed':>12} {'expected':>12} {'difference':>12} {'ratio':>8}"]
+def _table(heading: str, worst: tuple[TokenDeviation, ...], number: str = ".1f") -> list[str]:
+    columns = f"  {'token':>8} {'observed':>12} {'expected':>12} {'difference':>12} {'ratio':>8}"
+    lines = [heading, columns]
     for x in worst:
         cells = (x.observed, x.expected, x.observed - x.expected)
         numbers = " ".join(f"{value:>12{number}}" for value in cells)
@@ -321,8 +322,7 @@ class Losslessness(Report):
         return [
             f"{test}; false-alarm rate of the whole {self.false_alarm:.0e}",
             f"{rates}; a lossless verifier at most {accepted.ceiling:.4f}",
-            f"largest deviations in {self.num_samples} samples:",
-            *_deviation_table(self.worst),
+            *_table(f"largest deviations in {self.num_samples} samples:", self.worst),
         ]
 
 
@@ -363,11 +363,9 @@ def losslessness(
 
     Raises
     ------
-    ValueError
-        For invalid input, or a callable that does not return tokens of the vocabulary. UnsupportedLaw for a
-        law that a Verifier does not serve.
-    TypeError
-        For a class in place of an instance, or swapped arguments.
+    ValueError, TypeError
+        For invalid input, such as a class in place of an instance, or a callable that does not return tokens
+        of the vocabulary. UnsupportedLaw for a law that a Verifier does not serve.
 
     Examples
     --------
@@ -458,8 +456,7 @@ def samples_to_detect(
     output_distribution : array_like, shape (V,), optional
         The distribution of the output token of the faulty verifier.
     total_variation : float, optional
-        In place of ``output_distribution``: the least total variation, on the cells, of a deviation to be
-        found.
+        In its place: the least total variation, on the cells, of a deviation to be found.
     power : float
         With which probability the deviation must be found.
     false_alarm : float
@@ -469,12 +466,6 @@ def samples_to_detect(
     -------
     int or None
         None if more than 10^12 are needed: the deviation does not show on the cells.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`losslessness`, and unless exactly one of ``output_distribution`` and ``total_variation`` is
-        given.
 
     Examples
     --------
@@ -622,7 +613,7 @@ class SequentialAudit(Report):
     @property
     def details(self) -> list[str]:
         """The tokens with the largest deviations."""
-        return [f"largest deviations in {self.num_samples} samples:", *_deviation_table(self.worst)]
+        return _table(f"largest deviations in {self.num_samples} samples:", self.worst)
 
 
 @dataclass(frozen=True)
@@ -699,8 +690,7 @@ class EnumeratedAudit(Report):
         if not self.faulty:
             return []
         return [
-            "largest deviations of the output's distribution:",
-            *_deviation_table(self.worst, ".6f"),
+            *_table("largest deviations of the output's distribution:", self.worst, ".6f"),
             "drafts on which the excess is emitted:",
             *(
                 f"  {x.tokens}: drafted with probability {x.prob:.4g}, "
@@ -718,6 +708,8 @@ def enumerated(
 ) -> EnumeratedAudit:
     """Audit a verifier whose output has a known distribution given the drafts, by enumerating all tuples.
 
+    Errors are those of :func:`losslessness`; too many tuples are a ValueError as well.
+
     Parameters
     ----------
     verifier : Verifier or callable
@@ -730,12 +722,7 @@ def enumerated(
     Returns
     -------
     EnumeratedAudit
-        ``faulty`` is True if a token deviates by more than ``tol``; ``print`` shows the deviations.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As :func:`losslessness`, and for too many tuples or a callable that returns no distribution.
+        ``print`` shows the deviations, and the drafts that they come from.
 
     Examples
     --------
@@ -762,9 +749,9 @@ def enumerated(
     if np.abs(output - p).max() > tol:
         excess = np.maximum(output - p, 0.0)
         share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
-        for tokens, prob in zip(tuples, probs, strict=True):
-            part = float(prob * (validate_probs("verifier", verifier(tokens)) @ share))
-            guilty.append(GuiltyDrafts(tuple(tokens.tolist()), float(prob), part))
+        for tokens, prob in zip(tuples, probs.tolist(), strict=True):
+            part = prob * float(validate_probs("verifier", verifier(tokens)) @ share)
+            guilty.append(GuiltyDrafts(tuple(tokens.tolist()), prob, part))
     return EnumeratedAudit(
         target_probs=p,
         output_distribution=output,
