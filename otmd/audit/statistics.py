@@ -112,6 +112,7 @@ def exact_p_value(counts: IntArray, probs: FloatArray, level: float, *, rng: Rng
     total = int(counts.sum())
     cells = probs.size
     if level >= _SMALLEST_LEVEL and comb(total + cells - 1, cells - 1) <= _MOST_ENUMERATED:
+        # K counts that sum to N are the gaps between K − 1 bars among N + K − 1 places.
         bars = np.array([*combinations(range(total + cells - 1), cells - 1)], np.int64)
         possible = np.diff(bars, prepend=-1, append=total + cells - 1) - 1
         observed = float(g_statistic(counts, probs))

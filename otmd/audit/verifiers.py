@@ -317,7 +317,8 @@ class Losslessness(Report):
     def details(self) -> list[str]:
         """The test, the acceptance and the tokens with the largest deviations."""
         accepted = self.acceptance
-        test = f"p-value {self.p_value:.1e} over {self.num_cells} cells"
+        cells = "1 cell" if self.num_cells == 1 else f"{self.num_cells} cells"
+        test = f"p-value {self.p_value:.1e} over {cells}"
         rates = f"accepted {accepted.rate:.4f}, between {accepted.low:.4f} and {accepted.high:.4f}"
         return [
             f"{test}; false-alarm rate of the whole {self.false_alarm:.0e}",

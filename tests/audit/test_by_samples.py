@@ -175,6 +175,7 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
         assert report.p_value == report.detectable == 1
         verdict = "no fault found in 100 samples; the target is a single token"
         assert report.verdict == f"{verdict}, so there is nothing random to test"
+        assert report.details[0].startswith("p-value 1.0e+00 over 1 cell;")
         running = audit.SequentialAudit(target, law)
         running.update(drafts, tokens)
         assert not running.faulty
