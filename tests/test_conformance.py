@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -108,26 +109,22 @@ def test_tree_verifiers_for_every_law_at_the_nodes(rule: str, name: str) -> None
     check_tree_verifier(TREE_VERIFIERS[rule].load()(), tree, target)
 
 
+# Each plan of the optimal verifier takes as long as a tree of the others.
+LAYERS = [
+    *itertools.product(("recursive-rejection", "k-sequential", "target-only"), hostile_trees()),
+    *itertools.product(("optimal",), ("greedy", "two paths", "strata")),
+]
+
+
 @pytest.mark.parametrize(
     ("verifier", "name"),
     [
-        *(
-            pytest.param(
-                verifier, name, marks=() if name == "dependent drafts" else pytest.mark.slow
-            )
-            for verifier in ("recursive-rejection", "k-sequential", "target-only")
-            for name in hostile_trees()
-        ),
-        # Each of its plans takes as long as a tree of the others.
-        *(
-            pytest.param("optimal", name, marks=pytest.mark.slow)
-            for name in ("greedy", "two paths", "strata")
-        ),
+        pytest.param(*layer, marks=() if "dependent drafts" in layer else pytest.mark.slow)
+        for layer in LAYERS
     ],
 )
 def test_layers_that_a_verifier_decides_node_by_node(verifier: str, name: str) -> None:
-    rule = LayerVerification(VERIFIERS[verifier].load()())
-    check_tree_verifier(rule, hostile_trees()[name])
+    check_tree_verifier(LayerVerification(VERIFIERS[verifier].load()()), hostile_trees()[name])
 
 
 def test_every_tree_verifier_serves_a_tree_and_every_tree_is_served() -> None:
@@ -167,18 +164,26 @@ FAULTY_STRUCTURES: list[tuple[str, Callable, str]] = [
     ("prefix_containment", lambda self, order: np.linspace(0, 1, 5), "prefix_containment"),
     ("widened", lambda self, size: Slots.single(np.full(size, 1 / size), 2), "more tokens"),
 ]  # fmt: skip
-FAULTY_LAWS: list[tuple[str, Callable, str]] = [
-    ("structure", lambda self, q: Structure(np.array([0]), Slots.single(q, 1), 4), "deterministic|sum of"),
-    ("with_num_drafts", lambda self, n: WR(Q, 2), "num_drafts of with_num_drafts"),
-    ("__copy__", lambda self: WR(P, 2), "the copy"),
-    ("__reduce__", lambda self: (WR, (P, 2)), "the pickle"),
+BOTH = np.stack([Q, P])
+FAULTY_LAWS: list[tuple[Array, str, Callable, str]] = [
+    (Q, "structure", lambda self, q: Structure(np.array([0]), Slots.single(q, 1), 4),
+     "deterministic|sum of"),
+    (Q, "with_num_drafts", lambda self, n: WR(Q, 2), "num_drafts of with_num_drafts"),
+    (Q, "__copy__", lambda self: WR(P, 2), "the copy"),
+    (Q, "__reduce__", lambda self: (WR, (P, 2)), "the pickle"),
+    # The first position whatever the index.
+    (BOTH, "__getitem__", lambda self, index: WR(self.draft_probs[0], 2) if index else self,
+     "optimal_acceptance .* at"),
+    # Positions are right one by one; all together come in another order.
+    (BOTH, "inclusion_probs", lambda self: WR.inclusion_probs(self)[::-1],
+     r"inclusion_probs .* at \(0,\)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "fault", "named"), FAULTY_LAWS)
-def test_a_law_with_a_fault_is_caught(method: str, fault: Callable, named: str) -> None:
+@pytest.mark.parametrize(("q", "method", "fault", "named"), FAULTY_LAWS)
+def test_a_law_with_a_fault_is_caught(q: Array, method: str, fault: Callable, named: str) -> None:
     with pytest.raises(AssertionError, match=named):
-        check_law(spoilt(WR, **{method: fault})(Q, 2))
+        check_law(spoilt(WR, **{method: fault})(q, 2))
 
 
 @pytest.mark.parametrize(("method", "fault", "named"), FAULTY_STRUCTURES)
@@ -186,28 +191,6 @@ def test_a_structure_with_a_fault_is_caught(method: str, fault: Callable, named:
     slots = spoilt(Slots, **{method: fault})
     with pytest.raises(AssertionError, match=named):
         check_law(spoilt(WR, structure=lambda self, q: slots.single(q, self.num_drafts))(Q, 2))
-
-
-@pytest.mark.parametrize(
-    ("method", "fault", "named"),
-    [
-        # The first position whatever the index.
-        (
-            "__getitem__",
-            lambda self, index: WR(self.draft_probs[0], 2) if index else self,
-            "optimal_acceptance .*(should agree| at)",
-        ),
-        # Positions are right one by one; all together come in another order.
-        (
-            "inclusion_probs",
-            lambda self: WR.inclusion_probs(self)[::-1],
-            r"inclusion_probs .* at \(0,\)",
-        ),
-    ],
-)
-def test_a_law_with_wrong_leading_axes_is_caught(method: str, fault: Callable, named: str) -> None:
-    with pytest.raises(AssertionError, match=named):
-        check_law(spoilt(WR, **{method: fault})(np.stack([Q, P]), 2))
 
 
 class EqualDrafts(otmd.DraftLaw):
@@ -219,7 +202,7 @@ class EqualDrafts(otmd.DraftLaw):
 
 
 def test_a_law_of_ones_own_may_be_a_table() -> None:
-    law = EqualDrafts(np.stack([Q, P]), 2)
+    law = EqualDrafts(BOTH, 2)
     assert not law[1].position_structure.can_draw(np.array([0, 1]))
     check_law(law)
     check_verifier(otmd.TargetOnly(), law[0])
@@ -283,6 +266,16 @@ def believes_in_replacement(self: otmd.Verifier, target: Array, law: otmd.DraftL
     return otmd.RecursiveRejection().prepare(target, WR(law.draft_probs, law.num_drafts))
 
 
+def ignores_the_drafter(self: otmd.Verifier, target: Array, law: otmd.DraftLaw):
+    """The target reads clocks that are not the drafter's: lossless, and rarely accepted."""
+    return spoilt(Prepared, verify=verifies_without_drafts)(target, law)
+
+
+def favours_token_0(self: otmd.Verifier, target: Array, law: otmd.DraftLaw):
+    favoured = unit(target * np.array([2, 1, 1, 1]))
+    return otmd.PoissonCoupling.prepare_position(self, favoured, law)
+
+
 FAULTY_VERIFIERS = [
     (prepared(residual=skips_duplicates), WITH, "the output of"),
     (prepared(residual=lambda self, drafts: self.target), WITH, "the output of"),
@@ -304,7 +297,13 @@ FAULTY_VERIFIERS = [
     # It says what it does not serve, but gives a rate all the same.
     (spoilt(FaultyRejection, acceptance_rate=lambda self, target_probs, law: 0.5)(),
      otmd.Greedy(Q, 2), "expected an UnsupportedLaw"),
+    (spoilt(otmd.PoissonCoupling, prepare_position=ignores_the_drafter)(), WITH,
+     "an acceptance rate between"),
+    (spoilt(otmd.PoissonCoupling, prepare_position=favours_token_0)(), WITH, "not lossless"),
 ]  # fmt: skip
+TARGETS = {
+    "where p = 0": [0.6, 0.4, 0.0, 0.0], "an acceptance rate between": Q, "not lossless": [0.25] * 4
+}  # fmt: skip
 
 
 def test_the_verifier_without_a_fault_passes() -> None:
@@ -313,32 +312,8 @@ def test_the_verifier_without_a_fault_passes() -> None:
 
 @pytest.mark.parametrize(("verifier", "law", "named"), FAULTY_VERIFIERS)
 def test_a_verifier_with_a_fault_is_caught(verifier, law: otmd.DraftLaw, named: str) -> None:
-    target_probs = [0.6, 0.4, 0.0, 0.0] if "p = 0" in named else None
     with pytest.raises(AssertionError, match=named):
-        check_verifier(verifier, law, target_probs=target_probs)
-
-
-def ignores_the_drafter(self: otmd.Verifier, target: Array, law: otmd.DraftLaw):
-    """The target reads clocks that are not the drafter's: lossless, and rarely accepted."""
-    return spoilt(Prepared, verify=verifies_without_drafts)(target, law)
-
-
-def favours_token_0(self: otmd.Verifier, target: Array, law: otmd.DraftLaw):
-    favoured = unit(target * np.array([2, 1, 1, 1]))
-    return otmd.PoissonCoupling.prepare_position(self, favoured, law)
-
-
-@pytest.mark.parametrize(
-    ("prepare", "target", "named"),
-    [
-        (ignores_the_drafter, Q, "an acceptance rate between"),
-        (favours_token_0, np.full(4, 0.25), "not lossless"),
-    ],
-)
-def test_a_coupling_with_a_fault_is_caught(prepare: Callable, target: Array, named: str) -> None:
-    rule = spoilt(otmd.PoissonCoupling, prepare_position=prepare)()
-    with pytest.raises(AssertionError, match=named):
-        check_verifier(rule, WITH, target_probs=target)
+        check_verifier(verifier, law, target_probs=TARGETS.get(named))
 
 
 def repeats_itself(self: TokenLevel, context, tree, chance):

@@ -60,11 +60,9 @@ def test_hostile_pairs_are_distributions_each_with_a_name():
     ids=["law", "tokens", "token"],
 )
 def test_a_fault_is_shown_at_a_glance(rule, returns):
-    with pytest.raises(AssertionError) as caught:
+    table = r"(?s)^not lossless: .*observed     expected   difference    ratio"
+    with pytest.raises(AssertionError, match=table):
         assert_lossless(rule, P, LAW, returns=returns)
-    message = str(caught.value)
-    assert message.startswith("not lossless: ")
-    assert "observed     expected   difference    ratio" in message
 
 
 def test_a_sound_rule_passes_in_every_form():
@@ -135,19 +133,17 @@ def test_a_step_fails_at_the_exact_binomial_p_value():
     step = emits(*[(0,)] * 30, *[(1,)] * 70)
     expected = 2.0 * float(binom.cdf(30, 100, 0.5))
     assert_step_lossless(step, FAIR, FAIR, 0, num_samples=100, false_alarm=1.999 * expected)
-    with pytest.raises(AssertionError) as failure:
+    message = r"after \(\), token 0: 30 of 100 times, expected 50.0, p-value 7.9e-05"
+    with pytest.raises(AssertionError, match=message):
         assert_step_lossless(step, FAIR, FAIR, 0, num_samples=100, false_alarm=2.001 * expected)
-    message = "after (), token 0: 30 of 100 times, expected 50.0, p-value 7.9e-05"
-    assert message in str(failure.value)
 
 
 def test_a_step_names_the_prefix_that_deviates():
     """The first token is right, and the second is where it is emitted: after 1 it is always 1."""
     step = emits((0,), (1, 1))
-    with pytest.raises(AssertionError) as failure:
+    message = r"counts\)\n  request 0, after \(1, 0, 1\), token 0: 0 of 50 times, expected 25.0"
+    with pytest.raises(AssertionError, match=f"{message}, p-value [^\n]*$"):
         assert_step_lossless(step, FAIR, FAIR, 1, prefixes=[(1, 0)], num_samples=100)
-    (line,) = str(failure.value).split("\n")[1:]
-    assert line.startswith("  request 0, after (1, 0, 1), token 0: 0 of 50 times, expected 25.0")
     # As often 0 after 1, and whatever the length is: nothing deviates.
     assert_step_lossless(emits((0,), (1, 1), (0,), (1, 0)), FAIR, FAIR, 1, num_samples=100)
 
@@ -161,14 +157,10 @@ def test_an_impossible_token_is_proof():
 def test_requests_that_emit_the_same_tokens_are_dependent():
     """Two counts of each request, and four of the two together."""
     turns = itertools.cycle([[(0,), (0,)], [(1,), (1,)]])
-    with pytest.raises(AssertionError, match="for all 8 counts") as failure:
-        assert_step_lossless(
-            lambda *given: next(turns), FAIR, FAIR, 0, prefixes=[(), (1,)], num_samples=100
-        )
-    (line,) = str(failure.value).split("\n")[1:]
-    assert line.startswith(
-        "  requests 0 and 1 together, first tokens 0, 1: 0 of 100 times, expected 25.0"
-    )
+    step = lambda *given: next(turns)  # noqa: E731
+    message = r"for all 8 counts\)\n  requests 0 and 1 together, first tokens 0, 1: 0 of 100 times"
+    with pytest.raises(AssertionError, match=f"{message}, expected 25.0, p-value [^\n]*$"):
+        assert_step_lossless(step, FAIR, FAIR, 0, prefixes=[(), (1,)], num_samples=100)
 
 
 @pytest.mark.slow
@@ -200,21 +192,17 @@ def step_of(*returned, **change):
     return lambda: assert_step_lossless(**options | change)
 
 
-def rate(*arguments, **options):
-    return lambda: assert_rate(*arguments, **options)
-
-
 WIDE = TableModel([np.full(256, 1 / 256)])
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (rate(11, 10, 0.5), ValueError, "accepted.*at most"),
-        (rate(5, 0, 0.5), ValueError, "num_samples"),
-        (rate(5, 10, (0.6, 0.5)), ValueError, "rate"),
-        (rate(5, 10, np.nan), ValueError, "rate"),
-        (rate(5, 10, 0.5, false_alarm=0), ValueError, "false_alarm"),
+        (lambda: assert_rate(11, 10, 0.5), ValueError, "accepted.*at most"),
+        (lambda: assert_rate(5, 0, 0.5), ValueError, "num_samples"),
+        (lambda: assert_rate(5, 10, (0.6, 0.5)), ValueError, "rate"),
+        (lambda: assert_rate(5, 10, np.nan), ValueError, "rate"),
+        (lambda: assert_rate(5, 10, 0.5, false_alarm=0), ValueError, "false_alarm"),
         (lambda: assert_lossless(SKIPPED, P, LAW, returns="words"), ValueError, "returns"),
         (lambda: assert_lossless(SKIPPED, P[:2], LAW), ValueError, "target_probs"),
         (step_of([()]), ValueError, "step, request 0: got .*expected 1 to 2 integers in .0, 2"),

@@ -11,15 +11,24 @@ Modules, each of which uses only those above it:
 - ``run``, ``texts``: audits of a recorded run, and of a server by its outputs alone.
 """
 
-from otmd.audit.by_enumeration import EnumeratedAudit, GuiltyDrafts, enumerated
-from otmd.audit.by_samples import Losslessness, SequentialAudit, losslessness, samples_to_detect
-from otmd.audit.draft_samples import DraftLawAudit, draft_law
+from otmd.audit.drafts import DraftLawAudit, draft_law
 from otmd.audit.judge import Band, Claim, Examples, Group, PooledAcceptance, Repetitions
 from otmd.audit.recorder import Recorder
 from otmd.audit.report import Event, Gaps, RecordedRunAudit, Statement
 from otmd.audit.run import recorded_run
-from otmd.audit.samples import Acceptance, TokenDeviation, sampler_of
 from otmd.audit.texts import texts
+from otmd.audit.verifiers import (
+    Acceptance,
+    EnumeratedAudit,
+    GuiltyDrafts,
+    Losslessness,
+    SequentialAudit,
+    TokenDeviation,
+    enumerated,
+    losslessness,
+    sampler_of,
+    samples_to_detect,
+)
 
 __all__ = [
     "Acceptance", "Band", "Claim", "DraftLawAudit", "EnumeratedAudit", "Event", "Examples", "Gaps",

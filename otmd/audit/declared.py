@@ -1,4 +1,4 @@
-"""The law that a recorded run declares for its drafts, by name or as a callable."""
+"""Laws of drafts that a recorded run declares by name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from otmd.registry import LAWS
 
 LawMaker = Callable[[FloatArray, int], DraftLaw]
 """From q (V,) and the number of drafts to their law."""
-# The law of plain decoding, in which nothing is drafted.
+# Plain decoding has no drafts. A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
+# n-grams, the argmax, the most likely tokens of a tree.
 NO_DRAFTS = "none"
+MAKERS: dict[str, LawMaker | None] = {
+    **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
+    "independent": WithReplacement,
+    "fixed": None,
+    NO_DRAFTS: None,
+}
 
 
 def law_name(law: object) -> str:
@@ -27,16 +34,6 @@ def law_name(law: object) -> str:
         return f"{law_name(law.func)} ({parameters})"
     name = law if isinstance(law, str) else getattr(law, "__name__", repr(law))
     return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
-
-
-# A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
-# n-grams, the argmax, the most likely tokens of a tree.
-MAKERS: dict[str, LawMaker | None] = {
-    **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
-    "independent": WithReplacement,
-    "fixed": None,
-    NO_DRAFTS: None,
-}
 
 
 def law_maker(law: str | LawMaker) -> LawMaker | None:

@@ -12,7 +12,7 @@ from scipy.stats import binom
 
 import otmd
 from otmd.audit import draft_law
-from otmd.audit.draft_samples import counts_of_extremes
+from otmd.audit.drafts import counts_of_extremes
 
 # A tenth of the usual draws for exact p-values.
 ALARM = 0.01
@@ -49,16 +49,16 @@ def test_ranks_have_their_probabilities(name):
     law = LAWS[name]
     tuples, probs = law.enumerate()
     descending = np.argsort(-law.inclusion_probs(), kind="stable")
-    *extremes, first = counts_of_extremes(law, tuples)
+    *extremes, (first_observed, first_probs) = counts_of_extremes(law, tuples)
     for (_, expected), order in zip(extremes, (descending, descending[::-1]), strict=True):
         rank = np.argsort(order)
         by_rank = np.bincount(rank[tuples].max(axis=1), probs, minlength=law.vocab_size)
         np.testing.assert_allclose(expected, by_rank[by_rank > 1e-9], atol=1e-12)
     by_token = np.bincount(tuples[:, 0], probs, minlength=law.vocab_size)[descending]
     # Tokens that follow one another share a cell.
-    ends = np.abs(np.subtract.outer(first.probs.cumsum(), by_token.cumsum())).min(axis=1)
+    ends = np.abs(np.subtract.outer(first_probs.cumsum(), by_token.cumsum())).min(axis=1)
     np.testing.assert_allclose(ends, 0, atol=1e-12)
-    assert first.observed.sum() == len(tuples)
+    assert first_observed.sum() == len(tuples)
 
 
 def by_rank(q, sign):

@@ -31,18 +31,15 @@ def test_the_known_value_of_skipped_duplicates():
 @settings(max_examples=40)
 @given(pair=pairs(max_vocab=4), n=num_drafts(3))
 def test_it_is_the_twins(pair, n):
-    p, q = pair
-    law, drafts = reference.with_replacement(q.tolist(), n), otmd.WithReplacement(q, n)
-    rules = [
-        (
-            RejectionSteps(p, drafts, RejectionFault.DUPLICATES_SKIPPED),
-            reference.skipping_duplicates(p.tolist(), q.tolist()),
-        ),
-        (RejectionSteps(p, drafts), reference.rrs(p.tolist(), q.tolist())),
-        (otmd.RecursiveRejection(), reference.rrs(p.tolist(), q.tolist())),
-    ]
-    for rule, twin in rules:
-        rate, output = reference.judged(law, twin, p.size)
+    (p, q), drafts = pair, otmd.WithReplacement(pair[1], n)
+    skipping = RejectionSteps(p, drafts, RejectionFault.DUPLICATES_SKIPPED)
+    for rule, twin in (
+        (skipping, reference.skipping_duplicates),
+        (RejectionSteps(p, drafts), reference.rrs),
+        (otmd.RecursiveRejection(), reference.rrs),
+    ):
+        law = reference.with_replacement(q.tolist(), n)
+        rate, output = reference.judged(law, twin(p.tolist(), q.tolist()), p.size)
         found = audit.enumerated(rule, p, drafts, tol=1e-9)
         np.testing.assert_allclose(found.output_distribution, np.array(output, float), atol=1e-10)
         assert found.acceptance == pytest.approx(float(rate), abs=1e-10)

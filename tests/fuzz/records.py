@@ -8,10 +8,10 @@ from functools import cache
 from fuzz import files
 from fuzz.choices import Choices
 from otmd.audit import Recorder
+from otmd.audit.declared import MAKERS
 from otmd.audit.numbers import NUMBERS, read_numbers
 from otmd.audit.records import FIELDS
 from otmd.audit.run_audit import recorded_run
-from otmd.audit.samples import MAKERS
 from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)

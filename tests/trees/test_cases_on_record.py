@@ -10,8 +10,8 @@ import pytest
 from small_models import model_pair
 
 import otmd
-from otmd.conformance.trees import CutTree
 from otmd.testing import assert_step_lossless, check_tree_verifier
+from otmd.testing.trees import CutTree
 from otmd.trees import (
     AdaptiveTree,
     BlockVerification,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
-from otmd.audit.samples import validate_level
+from otmd.audit.verifiers import validate_level
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import (
     FloatArray,
@@ -28,20 +27,8 @@ Step = Callable[[Model, Model, list[Prefix], np.random.Generator], Sequence[Arra
 _SHOWN = 5
 # Each of more counts would have too small a share of the level.
 _MOST_COUNTS = 10**15
-
-
-class Deviation(NamedTuple):
-    """A count of an event, with the p-value of its deviation from its expectation."""
-
-    p_value: float
-    event: str
-    hits: int
-    trials: int
-    expected: float
-
-    def __str__(self) -> str:
-        counted = f"{self.hits} of {self.trials} times, expected {self.expected:.1f}"
-        return f"{self.event}: {counted}, p-value {self.p_value:.1e}"
+Deviation = tuple[float, str]
+"""The p-value of a count, and the count in words."""
 
 
 def assert_step_lossless(
@@ -109,7 +96,10 @@ def assert_step_lossless(
     """
     depth = validate_count("depth", depth, minimum=0)
     level = validate_level(false_alarm)
-    batch = [_validate_prefix(prefix) for prefix in prefixes]
+    for prefix in prefixes:
+        if not isinstance(prefix, (tuple, list)):
+            raise wrong_type("prefixes", prefix, "tuples of token ids")
+    batch = [tuple(prefix) for prefix in prefixes]
     if not batch:
         raise wrong("prefixes", "none", "at least one")
     size = next_probs("target", target, batch[0]).size
@@ -117,28 +107,21 @@ def assert_step_lossless(
     num_counts = len(batch) * sum(size**d for d in range(1, depth + 2))
     num_counts += len(batch) * (len(batch) - 1) // 2 * size**2
     if num_counts > _MOST_COUNTS:
-        raise wrong(
-            "depth", f"{depth} with {size} tokens", f"at most {_MOST_COUNTS:g} counts of tokens"
-        )
+        limit = f"at most {_MOST_COUNTS:g} counts of tokens"
+        raise wrong("depth", f"{depth} with {size} tokens", limit)
     generator = validate_rng(rng)
     emitted = [
         _validate_emitted(step(target, draft, [*batch], generator), len(batch), depth, size)
         for _ in range(validate_count("num_samples", num_samples))
     ]
     alarm = level / num_counts
-    worst = sorted(x for x in _after_prefixes(target, batch, emitted, size) if x.p_value <= alarm)
+    worst = sorted(x for x in _after_prefixes(target, batch, emitted, size) if x[0] <= alarm)
     if not worst:
         # Where single requests deviate, pairs of them do too.
-        worst = sorted(x for x in _together(target, batch, emitted) if x.p_value <= alarm)
+        worst = sorted(x for x in _together(target, batch, emitted) if x[0] <= alarm)
     if worst:
         head = f"not lossless (alarm at {alarm:.1e}: {level:.0e} for all {num_counts} counts)"
-        raise AssertionError("\n  ".join([head, *map(str, worst[:_SHOWN])]))
-
-
-def _validate_prefix(prefix: object) -> Prefix:
-    if not isinstance(prefix, (tuple, list)):
-        raise wrong_type("prefixes", prefix, "tuples of token ids")
-    return tuple(prefix)
+        raise AssertionError("\n  ".join([head, *(words for _, words in worst[:_SHOWN])]))
 
 
 def _validate_emitted(
@@ -153,10 +136,9 @@ def _validate_emitted(
     emitted = []
     for request, tokens in enumerate(returned):
         array = np.asarray(from_tensor(tokens))
-        expected = f"1 to {depth + 1} integers in [0, {size})"
-        if array.ndim != 1 or not 1 <= array.size <= depth + 1 or array.dtype.kind not in "iu":
-            raise wrong(f"step, request {request}", repr(tokens), expected)
-        if array.min() < 0 or array.max() >= size:
+        are_tokens = array.ndim == 1 and array.dtype.kind in "iu" and 1 <= array.size <= depth + 1
+        if not are_tokens or array.min() < 0 or array.max() >= size:
+            expected = f"1 to {depth + 1} integers in [0, {size})"
             raise wrong(f"step, request {request}", repr(tokens), expected)
         emitted.append(tuple(array.tolist()))
     return emitted
@@ -194,8 +176,7 @@ def _largest(event: str, counts: IntArray, probs: FloatArray) -> Deviation:
     trials = int(counts.sum())
     tails = np.minimum(bdtr(counts, trials, probs), bdtrc(counts - 1, trials, probs))
     index = np.unravel_index(tails.argmin(), tails.shape)
-    outcome = ", ".join(map(str, index))
     p_value = min(1.0, 2.0 * float(tails[index]))
-    return Deviation(
-        p_value, f"{event} {outcome}", int(counts[index]), trials, trials * float(probs[index])
-    )
+    counted = f"{counts[index]} of {trials} times, expected {trials * probs[index]:.1f}"
+    outcome = ", ".join(map(str, index))
+    return p_value, f"{event} {outcome}: {counted}, p-value {p_value:.1e}"

@@ -8,7 +8,6 @@ from functools import cache, partial
 
 import numpy as np
 
-from otmd.conformance.comparisons import SAME, agree, within
 from otmd.laws import (
     DraftLaw,
     Greedy,
@@ -23,6 +22,7 @@ from otmd.laws import (
     WithReplacement,
 )
 from otmd.probabilities import FloatArray, IntArray
+from otmd.testing.comparisons import SAME, agree, refuses, within
 from otmd.trees import (
     AdaptiveTree,
     IIDPaths,
@@ -165,30 +165,26 @@ class CutTree(GrownLaw):
         """Draw a tree node by node: scores fall along a path, and with each further draft of a node."""
         assert isinstance(tree, _CutDrafts)
         scores: dict[Prefix, float] = {(): 1.0}
+        drafts: dict[Prefix, IntArray] = {}
         kept = Counter[Prefix]()
-        yield [()]
-        drawn: dict[Prefix, Node] = {
-            (): tree.draw((), min(self.width, tree.leaf((), 1.0).num_tokens))
-        }
-        waiting: dict[Prefix, float] = {
-            (): float(self.score(tree.leaf((), 1.0).draft_probs, drawn[()].tokens)[0])
-        }
+        child: Prefix = ()
         for _ in range(self.budget):
-            if not waiting:
-                break
-            prefix = max(waiting, key=waiting.__getitem__)
-            child = (*prefix, int(drawn[prefix].tokens[kept[prefix]]))
-            scores[child] = waiting.pop(prefix)
-            kept[prefix] += 1
-            grown: list[Prefix] = [prefix]
             if len(child) < self.depth:
                 yield [child]
-                drawn[child] = tree.draw(child, min(self.width, tree.leaf(child, 1.0).num_tokens))
-                grown.append(child)
-            for node in grown:
-                of_node = self.score(tree.leaf(node, 1.0).draft_probs, drawn[node].tokens)
-                if kept[node] < of_node.size:
-                    waiting[node] = scores[node] * float(of_node[kept[node]])
+                num_drafts = min(self.width, tree.leaf(child, 1.0).num_tokens)
+                drafts[child] = tree.draw(child, num_drafts).tokens
+            waiting = {
+                prefix: scores[prefix]
+                * float(self.score(tree.leaf(prefix, 1.0).draft_probs, tokens)[kept[prefix]])
+                for prefix, tokens in drafts.items()
+                if kept[prefix] < tokens.size
+            }
+            if not waiting:
+                break
+            best = max(waiting, key=waiting.__getitem__)
+            child = (*best, int(drafts[best][kept[best]]))
+            scores[child] = waiting[best]
+            kept[best] += 1
         tree.keep(kept)
 
     def score(self, q: FloatArray, tokens: IntArray) -> FloatArray:
@@ -285,7 +281,7 @@ def _check_target(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) 
     try:
         output = output_distribution(rule, target, tree)
     except UnsupportedLaw:
-        _check_refusal(rule, tree, target, where)
+        refuses(f"tokens_per_step of {where}", tokens_per_step, rule, target, tree)
         return
     expected = target_distribution(target, tree.depth + 1)
     agree(f"output_distribution of {where}", output, expected, SAME)
@@ -306,13 +302,3 @@ def _check_target(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) 
         if emitted.get(step, 0.0) == 0.0:
             raise AssertionError(f"{what}: got {step}, expected one of {sorted(emitted)}")
         agree(f"{what}, the second time", rule.step(target, tree, rng=seed), step, 0)
-
-
-def _check_refusal(rule: TreeVerifier, tree: TreeLaw, target: Model, where: str) -> None:
-    try:
-        given = tokens_per_step(rule, target, tree)
-    except UnsupportedLaw:
-        return
-    raise AssertionError(
-        f"tokens_per_step of {where}: got {given}, expected an UnsupportedLaw error"
-    )

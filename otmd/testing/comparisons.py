@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.counts import exact_p_value
+from otmd.audit.statistics import exact_p_value
 from otmd.probabilities import FloatArray, IntArray
+from otmd.verifiers import UnsupportedLaw
 
 FALSE_ALARM = 1e-5
 """With what probability, at most, a single test by samples fails what is right."""
@@ -20,9 +23,9 @@ def agree(what: str, given: ArrayLike, expected: ArrayLike, by: float) -> None:
     given, expected = np.asarray(given, np.float64), np.asarray(expected, np.float64)
     if given.shape != expected.shape:
         raise AssertionError(f"{what}: got shape {given.shape}, expected {expected.shape}")
-    if (np.abs(given - expected) <= by).all():
-        return
-    raise AssertionError(f"{what}: got {given.tolist()}, expected {expected.tolist()} to {by:g}")
+    if not (np.abs(given - expected) <= by).all():
+        numbers = f"got {given.tolist()}, expected {expected.tolist()} to {by:g}"
+        raise AssertionError(f"{what}: {numbers}")
 
 
 def within(what: str, given: float, low: float, high: float, by: float) -> None:
@@ -34,13 +37,18 @@ def within(what: str, given: float, low: float, high: float, by: float) -> None:
 def follows(what: str, seen: IntArray, probs: FloatArray, rng: np.random.Generator) -> None:
     """Exact G-test of counts (K,) against probabilities (K,)."""
     possible = probs > 0
+    counts = f"got counts {seen.tolist()}, expected {(seen.sum() * probs).tolist()}"
     if seen[~possible].any():
-        raise AssertionError(
-            f"{what}: got {seen.tolist()}, expected none where {probs.tolist()} is 0"
-        )
+        raise AssertionError(f"{what}: {counts}")
     p_value = exact_p_value(seen[possible], probs[possible], FALSE_ALARM, rng=rng)
     if p_value <= FALSE_ALARM:
-        expected = (
-            f"{(seen.sum() * probs).tolist()}; p-value {p_value:.1e}, alarm at {FALSE_ALARM:g}"
-        )
-        raise AssertionError(f"{what}: got counts {seen.tolist()}, expected {expected}")
+        raise AssertionError(f"{what}: {counts}; p-value {p_value:.1e}, alarm at {FALSE_ALARM:g}")
+
+
+def refuses(what: str, call: Callable[..., object], *arguments: object) -> None:
+    """Fail unless a call raises UnsupportedLaw."""
+    try:
+        given = call(*arguments)
+    except UnsupportedLaw:
+        return
+    raise AssertionError(f"{what}: got {given!r}, expected an UnsupportedLaw error")

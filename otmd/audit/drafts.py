@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.counts import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.samples import Report, derived_rng, validate_level
+from otmd.audit.statistics import exact_p_value, make_cells, p_value_of_exchangeable
+from otmd.audit.verifiers import Report, derived_rng, validate_level
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_one_position
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong
@@ -22,6 +21,8 @@ _CELLS = 64
 # Smaller differences of two containments, which are sums over the vocabulary, are rounding.
 _LEAST_CELL = 1e-9
 _MOST_PATTERNS = 4
+CellCounts = tuple[IntArray, FloatArray]
+"""Observed counts (K,) in cells, and the cells' probabilities (K,)."""
 
 
 @dataclass(frozen=True)
@@ -133,18 +134,9 @@ def draft_law(
         num_samples=len(tokens),
         false_alarm=false_alarm,
         impossible=int(counts[law.tuple_prob(tuples) == 0].sum()),
-        p_values=tuple(
-            exact_p_value(test.observed, test.probs, level, rng=generator) for test in tests
-        ),
+        p_values=tuple(exact_p_value(*test, level, rng=generator) for test in tests),
         independence=independence_p_values(tokens, law, level, rng=generator),
     )
-
-
-class CellCounts(NamedTuple):
-    """Observed counts (K,) in cells, and the cells' probabilities (K,)."""
-
-    observed: IntArray
-    probs: FloatArray
 
 
 def counts_of_tuples(law: DraftLaw, tuples: IntArray, counts: IntArray) -> list[CellCounts]:
@@ -155,7 +147,7 @@ def counts_of_tuples(law: DraftLaw, tuples: IntArray, counts: IntArray) -> list[
     cells = make_cells(probs, np.lexsort((probs, _num_distinct(possible))), _CELLS)
     observed = dict(zip(map(tuple, tuples.tolist()), counts.tolist(), strict=True))
     by_tuple = [observed.get(tuple(row), 0) for row in possible.tolist()]
-    return [CellCounts(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
+    return [(np.bincount(cells.labels, by_tuple).astype(np.int64), cells.probs)]
 
 
 def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[CellCounts]:
@@ -165,9 +157,7 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[CellCounts]:
     numbers = np.unique(np.geomspace(1, descending.size, _CELLS).astype(np.int64))
     for order in (descending, descending[::-1]):
         rank = np.argsort(order)
-        ends = []
-        reached = [0.0]
-        contained = 0.0
+        ends, reached, contained = [], [0.0], 0.0
         # A cell ends where enough probability has come together since the last one.
         for number in numbers:
             contained = float(law.containment(rank < number))
@@ -179,12 +169,10 @@ def counts_of_extremes(law: DraftLaw, tokens: IntArray) -> list[CellCounts]:
         reached[-1] = contained
         cell = np.searchsorted(ends, rank[tokens].max(axis=-1), side="right")
         probs = np.diff(reached)
-        observed = np.bincount(cell, minlength=probs.size)
-        tests.append(CellCounts(observed, probs / probs.sum()))
+        tests.append((np.bincount(cell, minlength=probs.size), probs / probs.sum()))
     # Drafts that were sorted have the same extremes.
     first = make_cells(law.position_structure.next_draft_probs(tokens[0, :0]), descending, _CELLS)
-    tests.append(CellCounts(first.counts(first.labels[tokens[:, 0]]), first.probs))
-    return tests
+    return [*tests, (first.counts(first.labels[tokens[:, 0]]), first.probs)]
 
 
 def independence_p_values(
@@ -195,8 +183,8 @@ def independence_p_values(
     The tests compare which drafts of a draw are equal, which parts of the vocabulary neighbouring drafts come
     from, and both for drafts of consecutive draws. ``level`` is the smallest p-value that must be resolved.
     """
-    number = len(samples)
-    reference = law.sample(max(1_000, min(4 * number, max(number, 50_000))), rng=rng)
+    num_reference = max(1_000, min(4 * len(samples), max(len(samples), 50_000)))
+    reference = law.sample(num_reference, rng=rng)
     masses = law.inclusion_probs()
     middle = (np.cumsum(masses) - 0.5 * masses) / masses.sum()
     part = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
@@ -217,23 +205,18 @@ def _labels(tokens: IntArray, part: IntArray) -> Iterator[tuple[str, IntArray]]:
     parts = part[tokens]
     if n > 1:
         slot = rows % (n - 1)
-        yield "equal drafts in a draw", _pattern(tokens)
+        pattern = _num_distinct(tokens)
+        if n <= _MOST_PATTERNS:
+            # The index of the first draft that each is equal to, as the digits of a number.
+            first = (tokens[:, :, None] == tokens[:, None, :]).argmax(axis=2)
+            pattern = first @ n ** np.arange(n)
+        yield "equal drafts in a draw", pattern
         yield "neighbouring drafts of a draw", _PARTS * parts[rows, slot] + parts[rows, slot + 1]
     for start, name in enumerate(("draws 1 and 2, 3 and 4, …", "draws 2 and 3, 4 and 5, …")):
-        before = rows[start:-1:2]
-        after = rows[start + 1 :: 2]
+        before, after = rows[start:-1:2], rows[start + 1 :: 2]
         slot = np.arange(after.size) % n
         agreements = np.minimum((tokens[before] == tokens[after]).sum(axis=1), 2)
         yield name, _PARTS * (_PARTS * agreements + parts[before, slot]) + parts[after, slot]
-
-
-def _pattern(tokens: IntArray) -> IntArray:
-    """A label for which drafts of each draw are equal; the number of distinct drafts if n is large."""
-    n = tokens.shape[1]
-    if n > _MOST_PATTERNS:
-        return _num_distinct(tokens)
-    first = (tokens[:, :, None] == tokens[:, None, :]).argmax(axis=2)
-    return first @ n ** np.arange(n)
 
 
 def _num_distinct(tokens: IntArray) -> IntArray:

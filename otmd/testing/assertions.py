@@ -1,46 +1,30 @@
-"""Assertions and hostile inputs for tests of your own laws, verifiers, tree verifiers and whole steps."""
+"""Assertions of losslessness and of rates, and pairs of distributions on which rules have failed."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit import samples
-from otmd.audit.by_enumeration import enumerated
-from otmd.audit.by_samples import losslessness
-from otmd.audit.counts import lower_bound, upper_bound
-from otmd.conformance import (
-    assert_step_lossless,
-    check_law,
-    check_tree_verifier,
-    check_verifier,
-    hostile_trees,
+from otmd.audit.statistics import lower_bound, upper_bound
+from otmd.audit.verifiers import (
+    ConditionalLaw,
+    Sampler,
+    enumerated,
+    losslessness,
+    validate_level,
+    validate_position,
 )
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, validate_count, wrong
-from otmd.trees import TableModel
 from otmd.verifiers import Verifier
-
-__all__ = [
-    "TableModel",
-    "assert_lossless",
-    "assert_rate",
-    "assert_step_lossless",
-    "check_law",
-    "check_tree_verifier",
-    "check_verifier",
-    "hostile_names",
-    "hostile_pairs",
-    "hostile_trees",
-]
 
 _MOST_TUPLES = 20_000
 Pair = tuple[FloatArray, FloatArray]
 
 
 def assert_lossless(
-    verifier: Verifier | samples.Sampler | samples.ConditionalLaw,
+    verifier: Verifier | Sampler | ConditionalLaw,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -87,8 +71,7 @@ def assert_lossless(
     """
     if returns not in ("token", "tokens", "law"):
         raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
-    samples.validate_position(target_probs, law)
-    samples.validate_verifier(verifier)
+    validate_position(target_probs, law)
     by_law = returns == "law"
     if isinstance(verifier, Verifier):
         by_law = law.position_structure.num_tuples <= _MOST_TUPLES
@@ -135,7 +118,7 @@ def assert_rate(
     hits = validate_count("accepted", accepted, minimum=0)
     if hits > trials:
         raise wrong("accepted", hits, f"at most num_samples = {trials}")
-    level = samples.validate_level(false_alarm) / 2
+    level = validate_level(false_alarm) / 2
     low, high = (float(end) for end in np.broadcast_to(rate, 2))
     if not 0 <= low <= high <= 1 + 1e-9:
         raise wrong("rate", repr(rate), "a rate or bounds in [0, 1]")
@@ -167,7 +150,11 @@ def hostile_pairs() -> list[Pair]:
     >>> p, q
     (array([0.5, 0.3, 0.1, 0.1]), array([0.1, 0.2, 0.3, 0.4]))
     """
-    return [_pair(*pair) for pair in _HOSTILE.values()]
+    pairs = []
+    for target, draft, *dtype in _HOSTILE.values():
+        p, q = np.asarray(target, np.float64), np.asarray(draft, np.float64)
+        pairs.append(tuple((x / x.sum()).astype(*dtype or [np.float64]) for x in (p, q)))
+    return pairs
 
 
 def hostile_names() -> list[str]:
@@ -185,11 +172,6 @@ def hostile_names() -> list[str]:
     ['ordinary', 'no target mass on the most likely draft']
     """
     return list(_HOSTILE)
-
-
-def _pair(target: ArrayLike, draft: ArrayLike, dtype: type = np.float64) -> Pair:
-    p, q = np.asarray(target, np.float64), np.asarray(draft, np.float64)
-    return (p / p.sum()).astype(dtype), (q / q.sum()).astype(dtype)
 
 
 def _zipf() -> Pair:

@@ -1,33 +1,30 @@
-"""Checks that a verifier is lossless, and that its rates are those of its output.
-
-All drafts are enumerated, so it is for small vocabularies. Samples are compared with probabilities by an
-exact G-test at a false-alarm rate of 1e-5. Equal seeds give equal samples.
-"""
+"""Checks that a verifier is lossless, and that its rates are those of its output."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.by_samples import losslessness
-from otmd.conformance.comparisons import (
+from otmd.audit.verifiers import losslessness
+from otmd.laws import DraftLaw
+from otmd.laws.base import validate_law, validate_target
+from otmd.optimum import optimal_acceptance
+from otmd.probabilities import FloatArray
+from otmd.testing.comparisons import (
     FALSE_ALARM,
     NUM_SAMPLES,
     SAME,
     SAME_RATE,
     agree,
     follows,
+    refuses,
     within,
 )
-from otmd.conformance.laws import hostile_targets
-from otmd.laws import DraftLaw
-from otmd.laws.base import validate_law, validate_target
-from otmd.optimum import optimal_acceptance
-from otmd.probabilities import FloatArray
-from otmd.verifiers import PoissonCoupling, UnsupportedLaw, Verifier
+from otmd.testing.laws import hostile_targets
+from otmd.verifiers import PoissonCoupling, Verifier
 from otmd.verifiers.base import validate_verifier
 
 # The bounds of a rate must hold whatever they are asked to be apart at most.
@@ -43,7 +40,8 @@ def check_verifier(
 ) -> None:
     """Fail unless a verifier is lossless for a law of drafts, and its rates are those of its decisions.
 
-    A law that the verifier does not support must be an UnsupportedLaw error from every method.
+    Samples are compared with probabilities by an exact G-test at a false-alarm rate of 1e-5. A law that the
+    verifier does not support must be an UnsupportedLaw error from every method.
 
     Parameters
     ----------
@@ -75,7 +73,13 @@ def check_verifier(
     validate_law(law)
     rng = np.random.default_rng(rng)
     if not verifier.supports(law):
-        _check_refusal(verifier, law, rng)
+        target = np.full(law.vocab_size, 1.0 / law.vocab_size)
+        for name in (
+            "acceptance_rate", "acceptance_bounds", "certificate", "output_distribution", "prepare"
+        ):  # fmt: skip
+            refuses(f"{name} of {verifier!r} for {law!r}", getattr(verifier, name), target, law)
+        verify = partial(verifier.verify, rng=rng)
+        refuses(f"verify of {verifier!r} for {law!r}", verify, target, law, law.sample(rng=rng))
         return
     for index in np.ndindex(law.batch_shape):
         position = law[index]
@@ -93,42 +97,19 @@ def check_verifier(
         _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
 
 
-def _check_refusal(verifier: Verifier, law: DraftLaw, rng: np.random.Generator) -> None:
-    target, tokens = np.full(law.vocab_size, 1.0 / law.vocab_size), law.sample(rng=rng)
-    calls: dict[str, Callable[[], object]] = {
-        "acceptance_rate": lambda: verifier.acceptance_rate(target, law),
-        "acceptance_bounds": lambda: verifier.acceptance_bounds(target, law),
-        "certificate": lambda: verifier.certificate(target, law),
-        "output_distribution": lambda: verifier.output_distribution(target, law),
-        "prepare": lambda: verifier.prepare(target, law),
-        "verify": lambda: verifier.verify(target, law, tokens, rng=rng),
-    }
-    for name, call in calls.items():
-        _refuses(f"{name} of {verifier!r} for {law!r}", call)
-
-
-def _refuses(what: str, call: Callable[[], object]) -> None:
-    try:
-        given = call()
-    except UnsupportedLaw:
-        return
-    raise AssertionError(f"{what}: got {given!r}, expected an UnsupportedLaw error")
-
-
 def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where: str) -> None:
     """The output is the target, and the bounds hold the rate; neither is above the optimum."""
     before = target.copy()
     best = float(optimal_acceptance(target, law).rate)
-    rate = best
-    if not isinstance(verifier, PoissonCoupling):
-        rate = _enumerated_rate(verifier, law, target, where)
-        within(f"rate of {where}", rate, 0.0, best, SAME_RATE)
+    is_enumerated = not isinstance(verifier, PoissonCoupling)
+    rate = _enumerated_rate(verifier, law, target, where) if is_enumerated else best
+    within(f"rate of {where}", rate, 0.0, best, SAME_RATE)
     for tol in _TOLERANCES:
         low, high = map(float, verifier.acceptance_bounds(target, law, tol))
         what = f"acceptance_bounds(tol={tol:g}) of {where}"
         within(f"the lower end of {what}", low, 0.0, min(high, best), SAME_RATE)
         within(f"the upper end of {what}", high, low, 1.0, SAME_RATE)
-        if not isinstance(verifier, PoissonCoupling):
+        if is_enumerated:
             within(f"the enumerated rate in {what}", rate, low, high, SAME_RATE)
     agree(f"the target after the calls of {where}", target, before, 0)
 
@@ -168,30 +149,22 @@ def _check_decisions(
     tokens = law.sample((2, 10), rng=rng)
     verdict = verifier.verify(target, law, tokens, rng=rng)
     agree(f"shape of the tokens of {where}", np.shape(verdict.token), (2, 10), 0)
-    output_tokens = np.ravel(verdict.token).tolist()
-    draft_indices = np.ravel(verdict.draft_index).tolist()
-    drafts = tokens.reshape(-1, law.num_drafts).tolist()
-    for drafted, token, draft_index in zip(drafts, output_tokens, draft_indices, strict=True):
-        named = drafted[draft_index] if draft_index >= 0 else token
-        if named != token or (draft_index < 0 and token in drafted):
-            got = f"the token {token} as draft {draft_index} of {drafted}"
+    decisions = np.stack([verdict.token, verdict.draft_index], axis=-1).reshape(-1, 2).tolist()
+    drawn = tokens.reshape(-1, law.num_drafts).tolist()
+    for drafts, (token, draft) in zip(drawn, decisions, strict=True):
+        named = drafts[draft] if draft >= 0 else token
+        if named != token or (draft < 0 and token in drafts):
+            got = f"the token {token} as draft {draft} of {drafts}"
             raise AssertionError(f"{where}: got {got}, expected the index of the token, or -1")
     if not isinstance(verifier, PoissonCoupling):
-        _check_given_drafts(verifier, law, target, rng)
-
-
-def _check_given_drafts(
-    verifier: Verifier, law: DraftLaw, target: FloatArray, rng: np.random.Generator
-) -> None:
-    """Given the most likely drafts, samples follow the conditional distribution."""
-    tuples, probs = law.enumerate()
-    drafts = tuples[probs.argmax()]
-    expected = verifier.prepare(target, law).conditional_law(drafts)
-    repeated = np.tile(drafts, (NUM_SAMPLES, 1))
-    output_tokens = verifier.verify(target, law, repeated, rng=rng).token
-    seen = np.bincount(output_tokens, minlength=target.size)
-    where = f"verify of {verifier!r} for {law!r} and the target {target.tolist()}, given {drafts}"
-    follows(where, seen, expected, rng)
+        # Given the most likely drafts, samples follow the conditional distribution.
+        tuples, probs = law.enumerate()
+        most_likely = tuples[probs.argmax()]
+        expected = verifier.prepare(target, law).conditional_law(most_likely)
+        repeated = np.tile(most_likely, (NUM_SAMPLES, 1))
+        output_tokens = verifier.verify(target, law, repeated, rng=rng).token
+        seen = np.bincount(output_tokens, minlength=target.size)
+        follows(f"{where}, given {most_likely}", seen, expected, rng)
 
 
 def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
@@ -201,9 +174,8 @@ def _check_axes(verifier: Verifier, law: DraftLaw, targets: FloatArray) -> None:
     bounds = np.stack(verifier.acceptance_bounds(targets, law))
     if not isinstance(verifier, PoissonCoupling):
         output = verifier.output_distribution(targets, law)
-        agree(
-            f"output_distribution of {where}", output, np.broadcast_to(targets, output.shape), SAME
-        )
+        expected = np.broadcast_to(targets, output.shape)
+        agree(f"output_distribution of {where}", output, expected, SAME)
     for index in np.ndindex(axes):
         position = law[index[len(index) - len(law.batch_shape) :]]
         target = np.broadcast_to(targets, (*axes, law.vocab_size))[index]
