@@ -50,7 +50,7 @@ def test_a_faulty_run_is_reported_with_exit_code_3(faulty, capsys):
     assert found["faulty"]
     assert found["num_rows"] == 200
     impossible = {own["kind"]: own for own in found["events"]}["output_impossible"]
-    assert impossible["count"] > 0
+    assert impossible["num_rows"] > 0
     assert impossible["what"].startswith("an output token of target probability zero")
     assert found["metrics"].keys() >= {"acceptance rate", "tokens per step"}
 

@@ -12,9 +12,9 @@ Modules, each of which uses only those above it:
 """
 
 from otmd.audit.drafts import DraftLawAudit, draft_law
-from otmd.audit.judge import Band, Claim, Examples, Group, PooledAcceptance, Repetitions
+from otmd.audit.judge import Band, Claim, Example, Group, Rate
 from otmd.audit.recorder import Recorder
-from otmd.audit.report import Event, Gaps, RecordedRunAudit, Statement
+from otmd.audit.report import Event, RecordedRunAudit, Statement
 from otmd.audit.run import recorded_run
 from otmd.audit.texts import texts
 from otmd.audit.verifiers import (
@@ -31,8 +31,8 @@ from otmd.audit.verifiers import (
 )
 
 __all__ = [
-    "Acceptance", "Band", "Claim", "DraftLawAudit", "EnumeratedAudit", "Event", "Examples", "Gaps",
-    "Group", "GuiltyDrafts", "Losslessness", "PooledAcceptance", "RecordedRunAudit", "Recorder",
-    "Repetitions", "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated",
+    "Acceptance", "Band", "Claim", "DraftLawAudit", "EnumeratedAudit", "Event", "Example",
+    "Group", "GuiltyDrafts", "Losslessness", "Rate", "RecordedRunAudit", "Recorder",
+    "SequentialAudit", "Statement", "TokenDeviation", "draft_law", "enumerated",
     "losslessness", "recorded_run", "sampler_of", "samples_to_detect", "texts",
 ]  # fmt: skip

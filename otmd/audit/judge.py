@@ -39,22 +39,12 @@ class Classes(NamedTuple):
     probs: FloatArray
 
 
-@dataclass(frozen=True)
-class Group:
-    """Bets on some of the rows.
+class Group(NamedTuple):
+    """Bets on the samples of one group, such as those of one depth; ``title`` says by what they are grouped.
 
-    Attributes
-    ----------
-    title, name : str
-        By what rows are grouped, such as "depth", and which group this is.
-    num_samples : int
-        The number of its samples.
-    p_value : float
-        Valid at any time, and corrected for the number of bets of the claim.
-    excess : float
-        The total variation on four cells, as counted: an estimate, too large by noise.
-    detectable : float
-        About the total variation that these bets find with probability 0.9.
+    The p-value is valid at any time, and corrected for the number of bets of the claim. ``excess`` is the
+    total variation on four cells as counted, which noise makes too large; ``detectable`` is about the total
+    variation that these bets find with probability 0.9.
     """
 
     title: str
@@ -63,6 +53,45 @@ class Group:
     p_value: float
     excess: float
     detectable: float
+
+
+class Rate(NamedTuple):
+    """A rate over positions, and the most that is expected: of acceptance, or of agreement after a context.
+
+    The p-value is that of a bet that the rate is above the mean of what is expected, valid at any time. One
+    of at most ``level`` is an alarm.
+    """
+
+    num_positions: int
+    rate: float
+    most: float
+    p_value: float
+    level: float
+
+    @property
+    def too_high(self) -> bool:
+        """Whether the rate is significantly above what is expected."""
+        return self.p_value <= self.level
+
+
+class Band(NamedTuple):
+    """A class of tokens: how many came out, how many are expected, the difference in standard deviations."""
+
+    name: str
+    observed: int
+    expected: float
+    deviations: float
+
+
+class Example(NamedTuple):
+    """A tested token of a row with its p and q; q is NaN if it is unknown."""
+
+    row: int
+    request: str
+    depth: int
+    token: int
+    p: float
+    q: float
 
 
 @dataclass(frozen=True)
@@ -130,12 +159,10 @@ def judge_claims(
     table: Table, level: float, *, of_texts: bool, rng: np.random.Generator
 ) -> tuple[Claim, ...]:
     """Judge the claims for which anything was recorded. Only the bounds count impossible outcomes."""
-    is_tested = table["token"] >= 0
     found = []
     for side in (OUTPUTS, DRAFTS):
-        rows = is_tested & ((table["slot"] == POSITION) == (side == OUTPUTS))
-        tested = {name: column[rows] for name, column in table.items()}
-        position = np.cumsum(table["slot"] == POSITION)[rows] - 1
+        tested = _lines_of(table, side)
+        position = np.cumsum(table["slot"] == POSITION)[is_tested(table, side)] - 1
         groupings = _groupings(tested, position, side, of_texts)
         # The order of token ids, the last one, links drafts.
         numbers = np.zeros(position.size)
@@ -345,143 +372,23 @@ def _bets(cells: Classes) -> FloatArray:
     return statistics.mean_wealth(bets.update(cells.labels, cells.probs))
 
 
-def bet_on_events(happened: BoolArray, largest: FloatArray) -> float:
-    """P-value, valid at any time, of the claim that events (M,) have at most the probabilities (M,)."""
+def judge_rate(table: Table, happened: str, most: str, level: float) -> Rate | None:
+    """Whether events happen more often than with the probabilities of a column, where it is no NaN."""
+    known = ~np.isnan(table[most])
+    if not known.any():
+        return None
+    events, probs = table[happened][known], table[most][known]
     # With a stake of s·a the factor is 1 + s(X − a) ≤ exp(s(X − a)). So the last wealth is above 1 only if
     # more events happened than the probabilities expect.
-    bets = [EventBets(stake * largest) for stake in STAKES]
-    wealth = statistics.mean_wealth([bet.update(happened, largest) for bet in bets])
-    return statistics.anytime_p_value(wealth[-1:])
+    bets = [EventBets(stake * probs) for stake in STAKES]
+    wealth = statistics.mean_wealth([bet.update(events, probs) for bet in bets])
+    p_value = statistics.anytime_p_value(wealth[-1:])
+    return Rate(events.size, float(events.mean()), float(probs.mean()), p_value, level)
 
 
-@dataclass(frozen=True)
-class PooledAcceptance:
-    """Acceptance over all positions with sound drafts, compared with the ceiling of lossless verifiers.
-
-    Rows with an output token of target probability zero are left out: they are proof.
-
-    Attributes
-    ----------
-    num_positions : int
-        The number of positions.
-    rate : float
-        The share of them whose output token was among the drafts.
-    ceiling : float
-        The mean of α*.
-    p_value : float
-        That of a bet that the rate is above the ceiling, valid at any time; 1 for a rate below.
-    level : float
-        A p-value of at most this is an alarm.
-    """
-
-    num_positions: int
-    rate: float
-    ceiling: float
-    p_value: float
-    level: float
-
-    @property
-    def too_high(self) -> bool:
-        """Whether the rate is significantly above the ceiling, which proves a fault."""
-        return self.p_value <= self.level
-
-    def __str__(self) -> str:
-        rate = f"{self.rate:.4f} of {self.num_positions:,} positions with drafts accept one"
-        limit = f"a lossless verifier accepts at most {self.ceiling:.4f} of them on average"
-        if self.rate <= self.ceiling:
-            return f"{rate}; {limit}"
-        size = "significantly more" if self.too_high else "more, but by no more than sampling noise"
-        return f"{rate}; {limit}; this is {size} (p-value {self.p_value:.1e})"
-
-
-def judge_acceptance(table: Table, level: float) -> PooledAcceptance | None:
-    """Acceptance over all positions with a known ceiling; None if there are none."""
-    known = ~np.isnan(table["ceiling"])
-    accepted, ceilings = table["accepted"][known], table["ceiling"][known]
-    if not accepted.size:
-        return None
-    p_value = bet_on_events(accepted, ceilings)
-    return PooledAcceptance(
-        accepted.size, float(accepted.mean()), float(ceilings.mean()), p_value, level
-    )
-
-
-@dataclass(frozen=True)
-class Repetitions:
-    """Positions whose context came before, and whose tokens agree with those of then.
-
-    Attributes
-    ----------
-    num_positions : int
-        The number of positions with an earlier context, but those of greedy decoding.
-    agree, expected : int, float
-        How many have the token that came out first, and how many independent draws would have.
-    p_value : float
-        That of a bet that more agree than independent draws do, valid at any time.
-    level : float
-        A p-value of at most this says that the draws depend on one another.
-    """
-
-    num_positions: int
-    agree: int
-    expected: float
-    p_value: float
-    level: float
-
-    @property
-    def dependent(self) -> bool:
-        """Whether significantly more tokens agree than independent draws explain."""
-        return self.p_value <= self.level
-
-    def __str__(self) -> str:
-        counted = (
-            f"{self.num_positions:,} rows repeat a context, and {self.agree:,} of them its token"
-        )
-        expected = f"independent draws expect {self.expected:,.0f}"
-        if not self.dependent:
-            return f"{counted}; {expected}"
-        return (
-            f"{counted}, where {expected} (p-value {self.p_value:.1e}): drawn with a fixed key, such as a "
-            "seed or a watermark. Each context counts once"
-        )
-
-
-def judge_repetitions(table: Table, level: float) -> Repetitions | None:
-    """Whether tokens after equal contexts agree too often; None if no context is repeated."""
-    again = ~np.isnan(table["agreement"])
-    if not again.any():
-        return None
-    agrees, probs = table["agrees"][again], table["agreement"][again]
-    p_value = bet_on_events(agrees, probs)
-    return Repetitions(agrees.size, int(agrees.sum()), float(probs.sum()), p_value, level)
-
-
-@dataclass(frozen=True)
-class Band:
-    """A class of tokens, and the number of output tokens in it.
-
-    Attributes
-    ----------
-    name : str
-        The class in words.
-    observed : int
-        The number of output tokens in it.
-    expected : float
-        The number that the targets expect.
-    deviations : float
-        The difference in standard deviations; 0 if the number cannot vary.
-    """
-
-    name: str
-    observed: int
-    expected: float
-    deviations: float
-
-
-def bands_of(table: Table, order: str) -> tuple[Band, ...]:
-    """The classes of output tokens by p/q, p or earlier occurrences, without those that cannot vary."""
-    names = CLASSES[order]
-    labels, probs = _classes({name: x[is_output(table)] for name, x in table.items()}, order)
+def bands_of(table: Table, side: str, order: str) -> tuple[Band, ...]:
+    """The classes of the tokens of a side in this order, without those that cannot vary."""
+    names, labels, probs = _classes_in_order(_lines_of(table, side), side, order)
     observed = np.bincount(labels, minlength=len(names))
     expected = probs.sum(axis=0)
     spread = np.sqrt((probs * (1.0 - probs)).sum(axis=0))
@@ -492,83 +399,51 @@ def bands_of(table: Table, order: str) -> tuple[Band, ...]:
     return tuple(band for band, shown in zip(bands, varies, strict=True) if shown)
 
 
-def quarters_of(table: Table, claim: Claim) -> tuple[Band, ...]:
-    """The quarters of the output tokens in the order of a claim."""
-    counts = np.bincount(_quarter(table, claim)[is_output(table)], minlength=_PARTS)
-    expected = counts.sum() / _PARTS
-    spread = np.sqrt(expected * (1 - 1 / _PARTS)) or 1.0
-    return tuple(
-        Band(
-            f"quarter {k + 1} in order of {claim.order}", int(x), expected, (x - expected) / spread
-        )
-        for k, x in enumerate(counts)
-    )
-
-
-def _quarter(table: Table, claim: Claim) -> IntArray:
-    """The quarter (M,) in which the middle of each token's mass lies, in the order of a claim."""
-    middle = np.nan_to_num(table[claim.name] + 0.5 * table["mass"])
-    return np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Rows of the class that holds most tokens too many.
-
-    Attributes
-    ----------
-    title : str
-        The class in words.
-    rows : tuple of tuple
-        The number of the row, its request and depth, the token, p and q; q is NaN if it is unknown.
-    """
-
-    title: str
-    rows: tuple[tuple[int, str, int, int, float, float], ...]
-
-
-def examples_of(table: Table, judged: Sequence[Claim]) -> Examples | None:
-    """Rows that show the strongest deviation; None if no ordered claim is refuted."""
-    refuted = [claim for claim in judged if claim.refuted and claim.order]
-    if not refuted:
-        return None
-    claim = min(refuted, key=lambda x: min(x.p_value, x.betting_p_value))
-    lines = is_output(table)
-    if claim.side == DRAFTS:
-        lines = (table["token"] >= 0) & ~lines
-    label = _quarter(table, claim)
-    names = [f"quarter {k + 1} in order of {claim.order}" for k in range(_PARTS)]
-    expected = np.full(_PARTS, lines.sum() / _PARTS)
-    if claim.side == OUTPUTS and claim.order in CLASSES:
-        names = list(CLASSES[claim.order])
-        of_lines = {name: column[lines] for name, column in table.items()}
-        label, expected = (
-            table[f"class by {claim.order}"],
-            _classes(of_lines, claim.order).probs.sum(axis=0),
-        )
-    excess = np.bincount(label[lines], minlength=len(names)) - expected
+def examples_of(table: Table, claim: Claim) -> tuple[str, tuple[Example, ...]]:
+    """The class that holds most tokens too many in the order of a claim, and the first of its tokens."""
+    lines = _lines_of(table, claim.side)
+    names, labels, probs = _classes_in_order(lines, claim.side, claim.order)
+    expected = probs.sum(axis=0)
+    excess = np.bincount(labels, minlength=len(names)) - expected
     worst = int(np.argmax(excess / np.sqrt(np.maximum(expected, 1.0))))
-    shown = np.flatnonzero(lines & (label == worst))[:_EXAMPLES]
-    columns = (
-        table[name][shown].tolist()
-        for name in ("row", "request", "depth", "token", "mass", "draft_mass")
-    )
-    return Examples(f"{claim.side}: {names[worst]}", tuple(zip(*columns, strict=True)))
+    shown = np.flatnonzero(labels == worst)[:_EXAMPLES]
+    columns = ("row", "request", "depth", "token", "mass", "draft_mass")
+    entries = zip(*(lines[name][shown].tolist() for name in columns), strict=True)
+    return f"{claim.side}: {names[worst]}", tuple(Example(*entry) for entry in entries)
 
 
-def is_output(table: Table) -> BoolArray:
-    """Lines (M,) of output tokens that are tested."""
-    return (table["slot"] == POSITION) & (table["token"] >= 0)
+def _classes_in_order(
+    lines: Table, side: str, order: str
+) -> tuple[Sequence[str], IntArray, FloatArray]:
+    """Names, labels (M,) and probabilities (M, K) of classes: quarters of the order if it has no others."""
+    if side == OUTPUTS and order in CLASSES:
+        labels, probs = _classes(lines, order)
+        return CLASSES[order], labels, probs
+    claim = next(claim for claim in claims.ORDERED[side] if claim.order == order)
+    # The quarter in which the middle of the token's mass lies.
+    middle = lines[claim.name] + 0.5 * lines["mass"]
+    labels = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
+    names = [f"quarter {k + 1} in order of {order}" for k in range(_PARTS)]
+    return names, labels, np.full((labels.size, _PARTS), 1 / _PARTS)
+
+
+def _lines_of(table: Table, side: str) -> Table:
+    """The tested tokens of a side."""
+    lines = is_tested(table, side)
+    return {name: column[lines] for name, column in table.items()}
+
+
+def is_tested(table: Table, side: str) -> BoolArray:
+    """Lines (M,) of the tested tokens of a side."""
+    return (table["token"] >= 0) & ((table["slot"] == POSITION) == (side == OUTPUTS))
 
 
 def improbable_rows(table: Table, level: float) -> dict[str, IntArray]:
     """Rows with tokens so improbable that a sound run has any with probability ``level``, by event."""
     # A tail mass is at most x with probability x at most; there is one for each token of the side.
-    tested = table["token"] >= 0
-    sides = {"output_improbable": is_output(table), "draft_improbable": tested & ~is_output(table)}
-    return {
-        kind: np.unique(
-            table["row"][lines & (table["tail"] * lines.sum() <= level) & (table["mass"] > 0)]
-        )
-        for kind, lines in sides.items()
-    }
+    found = {}
+    for kind, side in (("output_improbable", OUTPUTS), ("draft_improbable", DRAFTS)):
+        lines = _lines_of(table, side)
+        small = (lines["tail"] * lines["tail"].size <= level) & (lines["mass"] > 0)
+        found[kind] = np.unique(lines["row"][small])
+    return found

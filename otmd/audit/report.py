@@ -10,20 +10,14 @@ import numpy as np
 
 from otmd.audit.claims import CLAIMS, DRAFTS, EVENTS, MISTAKES, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS
-from otmd.audit.judge import (
-    MOST_CELLS,
-    Band,
-    Claim,
-    Examples,
-    PooledAcceptance,
-    Repetitions,
-    num_cells_for,
-)
+from otmd.audit.judge import MOST_CELLS, Band, Claim, Example, Rate, num_cells_for
 from otmd.audit.statistics import detectable_total_variation
 from otmd.audit.verifiers import Report
 from otmd.storage.files import one_line
 
 _GROUPS_SHOWN = 3
+# Logits that half precision confuses.
+_CLOSE = 0.05
 _ALARM = {True: "REFUTED", False: "none"}
 _NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
 _METRICS = {
@@ -40,22 +34,14 @@ _METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Rows that no sound engine records: a fault, or a mistake of the record that rules out a PASS.
 
-    Attributes
-    ----------
-    kind : str
-        A key of ``otmd.audit.claims.EVENTS``.
-    count : int
-        The number of such rows.
-    first_rows : tuple of int
-        The first of them, counted from 1.
+    ``kind`` is a key of ``otmd.audit.claims.EVENTS``; ``first_rows`` are counted from 1.
     """
 
     kind: str
-    count: int
+    num_rows: int
     first_rows: tuple[int, ...]
 
     @property
@@ -68,63 +54,14 @@ class Event:
         """The usual cause, in words."""
         return EVENTS[self.kind][1]
 
-    @property
-    def rows(self) -> str:
-        """The number of rows, and the first of them, in words."""
-        return rows_in_words(self.count, self.first_rows)
-
     def __str__(self) -> str:
-        return f"{self.count} {'rows have' if self.count > 1 else 'row has'} {self.what}"
+        return f"{self.num_rows} {'rows have' if self.num_rows > 1 else 'row has'} {self.what}"
 
 
 def rows_in_words(count: int, first_rows: tuple[int, ...]) -> str:
     """A number of rows, and the first of them."""
     more = ", …" if count > len(first_rows) else ""
     return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first_rows))}{more})"
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """How far the logits of excluded tokens lie below that of the last token that the settings allow.
-
-    Attributes
-    ----------
-    count, close, masked : int
-        The number of tokens, of those within 0.05, and of those with a logit of −∞.
-    smallest, median, largest : float
-        Differences of raw logits.
-    """
-
-    count: int
-    close: int
-    masked: int
-    smallest: float
-    median: float
-    largest: float
-
-    @classmethod
-    def of(cls, gaps: np.ndarray) -> Gaps | None:
-        """The summary of gaps (M,); None if there are none."""
-        if not gaps.size:
-            return None
-        ordered = np.sort(gaps)
-        close, masked = int((gaps < CLOSE).sum()), int(np.isinf(gaps).sum())
-        median = float(ordered[gaps.size // 2])
-        return cls(gaps.size, close, masked, float(ordered[0]), median, float(ordered[-1]))
-
-    def __str__(self) -> str:
-        size = f"by {self.smallest:.3g} to {self.largest:.3g}, median {self.median:.3g}"
-        if self.smallest == self.largest:
-            size = f"by {self.smallest:.3g}"
-        masked = f", {self.masked} masked" if self.masked else ""
-        return (
-            f"Of {self.count:,} tokens that the settings exclude, the logit lies below the last one allowed "
-            f"{size}; "
-            f"{self.close:,} by less than {CLOSE}, as rounding may explain{masked}."
-        )
-
-
-CLOSE = 0.05
 
 
 class Listing(NamedTuple):
@@ -215,14 +152,18 @@ class RecordedRunAudit(Report):
         From the size of a recorded vocabulary to the number of its rows and the first of them.
     claims : tuple of Claim
         The claims for which anything was recorded.
-    repetitions : Repetitions or None
-        Positions that repeat a context.
-    gaps : Gaps or None
-        The logits of tokens that the settings exclude.
-    bands : tuple of tuple of Band
+    acceptance : Rate or None
+        Acceptance over all positions with sound drafts, and the mean of α*, which no lossless verifier
+        exceeds. Rows with an output token of target probability zero are left out: they are proof.
+    repetitions : Rate or None
+        Agreement with the token that came out first after the same context, and that of independent draws.
+        Greedy positions are left out.
+    gaps : tuple of float
+        Of tokens that the settings exclude, how far the logit lies below that of the last one allowed.
+    bands : tuple of Band
         The classes of output tokens by p/q and by p, and those of refuted claims.
-    examples : Examples or None
-        Rows of the class that deviates most.
+    examples : (str, tuple of Example)
+        The class that deviates most, and the first rows of it; empty if no claim is refuted.
     metrics : dict of str to float
         The numbers that are called acceptance, by name.
     """
@@ -237,11 +178,11 @@ class RecordedRunAudit(Report):
     events: tuple[Event, ...]
     vocabularies: dict[int, tuple[int, tuple[int, ...]]]
     claims: tuple[Claim, ...]
-    acceptance: PooledAcceptance | None
-    repetitions: Repetitions | None
-    gaps: Gaps | None
-    bands: tuple[tuple[Band, ...], ...]
-    examples: Examples | None
+    acceptance: Rate | None
+    repetitions: Rate | None
+    gaps: tuple[float, ...]
+    bands: tuple[Band, ...]
+    examples: tuple[str, tuple[Example, ...]]
     metrics: dict[str, float]
 
     @property
@@ -288,7 +229,7 @@ class RecordedRunAudit(Report):
             alike = [claim for claim in refuted if words_of[claim.name] == words]
             reasons.append(words + _where(alike))
         if side == OUTPUTS and self.acceptance and self.acceptance.too_high:
-            reasons.append(str(self.acceptance))
+            reasons.append(_acceptance_in_words(self.acceptance))
         return tuple(reasons)
 
     @property
@@ -351,7 +292,7 @@ class RecordedRunAudit(Report):
             return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
         if self.mistakes:
             first = self.mistakes[0]
-            return f"INCONCLUSIVE: no fault found in {rows}, but {first} ({_numbers(first)}): {first.usually}"
+            return f"INCONCLUSIVE: no fault found in {rows}, but {first} ({_first(first)}): {first.usually}"
         if not self.num_in_drafted_steps:
             missing = "no output token was recorded where there were drafts"
             if not self.num_draft_tokens:
@@ -374,8 +315,15 @@ class RecordedRunAudit(Report):
         names = ("outcome", "verdict", "faulty", "detectable", "rows_needed")
         values = {name: getattr(self, name) for name in names} | asdict(self)
         values["statements"] = [asdict(x) for x in self.statements]
-        values["events"] = [asdict(x) | {"what": x.what, "usually": x.usually} for x in self.events]
-        values["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
+        values["events"] = [
+            x._asdict() | {"what": x.what, "usually": x.usually} for x in self.events
+        ]
+        for claim, own in zip(values["claims"], self.claims, strict=True):
+            claim |= {"refuted": own.refuted, "groups": [group._asdict() for group in own.groups]}
+        for name in ("acceptance", "repetitions"):
+            rate = getattr(self, name)
+            values[name] = rate and rate._asdict()
+        values["bands"] = [band._asdict() for band in self.bands]
         return values
 
     @property
@@ -415,7 +363,7 @@ class RecordedRunAudit(Report):
 
     def _tables_of_rows(self) -> list[Listing]:
         several = self.vocabularies if len(self.vocabularies) > 1 else {}
-        shown = self.examples
+        title, shown = self.examples
         return [
             Listing(
                 "Rows that no sound engine records",
@@ -423,7 +371,7 @@ class RecordedRunAudit(Report):
                 "Each is a fault, or else a mistake of the record, which rules out a PASS.",
                 0,
                 "{1}: {0}; usually {2}",
-                [(event.what, event.rows, event.usually) for event in self.events],
+                [(x.what, rows_in_words(x.num_rows, x.first_rows), x.usually) for x in self.events],
             ),
             Listing(
                 "Rows of several vocabularies",
@@ -439,15 +387,15 @@ class RecordedRunAudit(Report):
                 "Deviations are in standard deviations. Without an alarm above they mean nothing.",
                 1,
                 "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
-                [astuple(band) for bands in self.bands for band in bands],
+                [*self.bands],
             ),
             Listing(
-                f"Rows of the class that deviates most ({shown.title if shown else ''})",
+                f"Rows of the class that deviates most ({title})",
                 ("row", "request", "depth", "token", "p", "q"),
                 "The first of them.",
                 6,
                 "{0:>8} {1:<20} {2:>5} {3:>8} {4:>9.3g} {5:>9.3g}",
-                [(x[0], one_line(x[1])[:20], *x[2:]) for x in shown.rows] if shown else [],
+                [x._replace(request=one_line(x.request)[:20]) for x in shown],
             ),
             Listing(
                 "Metrics",
@@ -468,7 +416,7 @@ class RecordedRunAudit(Report):
         for claim in self.claims:
             for group in claim.groups:
                 alarm = _ALARM[group.p_value <= claim.level]
-                row = (group.name, claim.side, alarm, *astuple(group)[2:], claim.order)
+                row = (group.name, claim.side, alarm, *group[2:], claim.order)
                 smallest = rows.setdefault(row[:2], row)
                 if group.p_value < smallest[4]:
                     rows[row[:2]] = row
@@ -492,17 +440,17 @@ class RecordedRunAudit(Report):
             )
         lines += map(str, self.statements)
         if self.events:
-            most = max(self.events, key=lambda event: (event.kind not in MISTAKES, event.count))
+            most = max(self.events, key=lambda event: (event.kind not in MISTAKES, event.num_rows))
             lines.append(f"Usual cause of such rows: {most.usually}.")
         if self.gaps:
-            lines.append(str(self.gaps))
+            lines.append(_gaps_in_words(np.array(self.gaps)))
         if self.repetitions:
-            lines.append(f"{self.repetitions}.")
+            lines.append(_repetitions_in_words(self.repetitions))
         alarm = f"sound engine is called faulty with probability {self.false_alarm:g} at most."
         declared = f"Drafts by law {self.law}, decided by {self.rule}; a {alarm}"
         lines.append(declared if self.law else f"A {alarm}")
         if self.acceptance:
-            lines.append(f"Acceptance: {self.acceptance}.")
+            lines.append(f"Acceptance: {_acceptance_in_words(self.acceptance)}.")
         return lines
 
     @property
@@ -512,8 +460,8 @@ class RecordedRunAudit(Report):
         return self.faulty and self.rule == "token" and is_deep
 
 
-def _numbers(event: Event) -> str:
-    return ", ".join(map(str, event.first_rows)) + ", …" * (event.count > len(event.first_rows))
+def _first(event: Event) -> str:
+    return ", ".join(map(str, event.first_rows)) + ", …" * (event.num_rows > len(event.first_rows))
 
 
 def _where(refuted: list[Claim]) -> str:
@@ -525,3 +473,33 @@ def _where(refuted: list[Claim]) -> str:
     names = [*dict.fromkeys(group.name for group in by_p_value)][:_GROUPS_SHOWN]
     words += [f"in these groups: {', '.join(names)}"] if names else []
     return f" ({'; '.join(words)})" if words else ""
+
+
+def _acceptance_in_words(found: Rate) -> str:
+    rate = f"{found.rate:.4f} of {found.num_positions:,} positions with drafts accept one"
+    limit = f"a lossless verifier accepts at most {found.most:.4f} of them on average"
+    if found.rate <= found.most:
+        return f"{rate}; {limit}"
+    size = "significantly more" if found.too_high else "more, but by no more than sampling noise"
+    return f"{rate}; {limit}; this is {size} (p-value {found.p_value:.1e})"
+
+
+def _repetitions_in_words(found: Rate) -> str:
+    agree, expected = (round(x * found.num_positions) for x in (found.rate, found.most))
+    counted = f"{found.num_positions:,} rows repeat a context, and {agree:,} of them its token"
+    if not found.too_high:
+        return f"{counted}; independent draws expect {expected:,}."
+    return (
+        f"{counted}, where independent draws expect {expected:,} (p-value {found.p_value:.1e}): they were "
+        "drawn with a fixed key, such as a seed or a watermark. Each context counts once."
+    )
+
+
+def _gaps_in_words(gaps: np.ndarray) -> str:
+    close, masked = int((gaps < _CLOSE).sum()), int(np.isinf(gaps).sum())
+    size = f"by {gaps.min():.3g} to {gaps.max():.3g} (median {np.sort(gaps)[gaps.size // 2]:.3g})"
+    return (
+        f"Of {gaps.size:,} tokens that the settings exclude, the logit lies below that of the last one "
+        f"allowed {size}; {close:,} of them by less than {_CLOSE}, as rounding may explain, and {masked:,} "
+        "are masked."
+    )

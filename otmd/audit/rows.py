@@ -89,7 +89,7 @@ class Row(NamedTuple):
 
 
 def numbered(source: Source, name: str) -> tuple[Iterator[tuple[int, Fields]], str]:
-    """The rows of a file or list with their numbers from 1, and its name in messages (``name`` for a list)."""
+    """The rows of a file or list with their numbers from 1, and its name in messages."""
     if isinstance(source, str | Path):
         return _lines_of(Path(source)), str(source)
     if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
@@ -246,7 +246,7 @@ def refuse_other_units(name: str, side: str, listed: NDArray, unit: NDArray) -> 
     ``listed`` and ``unit``, both (M,), are those of :class:`Side`. A single row proves nothing: raw logits
     may be below 0, or sum to 1.
     """
-    if listed.min() < 1 and listed.max() == 1:
+    if listed.min() < 1 and listed.max() <= 1:
         raise wrong(
             f"{name}: the {side}",
             f"(log-)probabilities of some tokens (a mass of {listed.min():.3g} in one row, above 1 in none)",

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from otmd.audit.claims import CLASSES, EVENTS, NUM_STATEMENTS, OUTPUTS
+from otmd.audit.claims import EVENTS, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, LawMaker, law_name
 from otmd.audit.judge import (
     bands_of,
     examples_of,
     improbable_rows,
-    is_output,
-    judge_acceptance,
+    is_tested,
     judge_claims,
-    judge_repetitions,
-    quarters_of,
+    judge_rate,
 )
 from otmd.audit.recorder import Declared, read_folder
-from otmd.audit.report import Event, Gaps, RecordedRunAudit
+from otmd.audit.report import Event, RecordedRunAudit
 from otmd.audit.rows import MOST_ROWS, Source, numbered, read_ids, read_row, refuse_other_units
 from otmd.audit.table import POSITION, Table, Tabulator, table_of
 from otmd.audit.verifiers import derived_rng, validate_fraction, validate_level
@@ -151,25 +149,24 @@ def audit_table(
         listed, unit = (table[f"{side}_{x}"][is_position] for x in ("listed", "unit"))
         refuse_other_units(name, side, listed, unit)
     level = false_alarm / NUM_STATEMENTS
-    repetitions = judge_repetitions(table, level)
+    repetitions = judge_rate(table, "agrees", "agreement", level)
     events = {kind: table["row"][table[kind]] for kind in EVENTS}
-    gaps = Gaps.of(table["gap"][~np.isnan(table["gap"])])
     judged = table
-    if repetitions and repetitions.dependent:
+    if repetitions and repetitions.too_high:
         # Of tokens that one key decides, the first is as good as a random one.
         judged = {column: x[np.isnan(table["agreement"])] for column, x in table.items()}
     events |= improbable_rows(judged, level)
     found = judge_claims(judged, level, of_texts=not declared.law, rng=rng)
-    outputs = is_output(judged)
+    outputs = is_tested(judged, OUTPUTS)
     if declared.law not in ("", NO_DRAFTS):
         outputs &= judged["in_drafted_step"]
     full = table["vocab_size"][is_position]
+    refuted = sorted(
+        (claim for claim in found if claim.refuted and claim.order),
+        key=lambda claim: min(claim.p_value, claim.betting_p_value),
+    )
     # Those by p/q and by p are always shown, others where they show a fault.
-    shown = [bands_of(judged, order) for order in ("p/q", "p")]
-    for claim in found:
-        if claim.refuted and claim.side == OUTPUTS and claim.order not in ("p/q", "p"):
-            of_order = claim.order in CLASSES
-            shown.append(bands_of(judged, claim.order) if of_order else quarters_of(judged, claim))
+    shown = [("p/q", OUTPUTS), ("p", OUTPUTS), *((claim.order, claim.side) for claim in refuted)]
     return RecordedRunAudit(
         num_rows=int(is_position.sum()),
         num_draft_tokens=int(table["num_drafts"].sum()),
@@ -184,11 +181,13 @@ def audit_table(
             for size in dict.fromkeys(full[full >= 0].tolist())
         },
         claims=found,
-        acceptance=judge_acceptance(judged, level),
+        acceptance=judge_rate(judged, "accepted", "ceiling", level),
         repetitions=repetitions,
-        gaps=gaps,
-        bands=tuple(shown),
-        examples=examples_of(judged, found),
+        gaps=tuple(table["gap"][~np.isnan(table["gap"])].tolist()),
+        bands=tuple(
+            band for order, side in dict.fromkeys(shown) for band in bands_of(judged, side, order)
+        ),
+        examples=examples_of(judged, refuted[0]) if refuted else ("", ()),
         metrics=_metrics(table) if declared.law else {},
     )
 

@@ -1,7 +1,9 @@
-"""What an engine records: whole rows come back as they were, and their numbers lead to the same verdict."""
+"""What an engine records is what is judged: the table of a folder is that of the rows."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import multiprocessing
 import os
 import signal
@@ -15,19 +17,18 @@ import pytest
 from recorded_engine import Engine
 
 import otmd
-from otmd.audit import Recorder, observer, recorded_run, recorder, shards
-from otmd.audit.numbers import NUMBERS
-from otmd.audit.records import numbered_rows, read_records
+from otmd.audit import Recorder, recorded_run, recorder, table
+from otmd.audit.recorder import read_folder
+from otmd.audit.rows import read_row
 from otmd.cli import main
 from otmd.probabilities import Processing
 from otmd.storage.files import FolderLockedError
 
-KEEPS = ("rows", "numbers")
 ROW = {"target_probs": np.array([0.5, 0.5]), "output_token": 0}
 
 
-def written(folder: Path, rows: list[dict], keep: str, **options) -> Path:
-    with Recorder(folder, keep, **options) as writer:
+def written(folder: Path, rows: list[dict], **options) -> Path:
+    with Recorder(folder, **options) as writer:
         for row in rows:
             writer.add(**row)
     return folder
@@ -71,65 +72,41 @@ RUNS = {
         "with-replacement",
     ),
     "ties": (
-        [TIED | {"output_token": i % 2} for i in range(40)]
+        [TIED | {"output_token": i % 2, "context": i % 3} for i in range(40)]
         + [EDGE | {"draft_tokens": [i % 4], "output_token": i // 2 % 4} for i in range(40)],
         "with-replacement",
     ),
     "ids": (listed(60), "with-replacement"),
-    "no drafts": ([dict(ROW, output_token=i % 2) for i in range(9)], "with-replacement"),
+    "no drafts": ([dict(ROW, output_token=i % 2) for i in range(9)], "none"),
     "NaN": ([ROW, ROW | {"target_probs": np.array([np.nan, 1.0])}, ROW], "with-replacement"),
     "out of range": ([ROW, ROW | {"output_token": 7, "request": "b"}, ROW], "with-replacement"),
 }
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".npz"])
 @pytest.mark.parametrize("name", RUNS)
-def test_the_verdict_is_that_of_the_rows_bit_for_bit(name, tmp_path):
+def test_the_verdict_is_that_of_the_rows_bit_for_bit(name, suffix, tmp_path, monkeypatch):
     rows, law = RUNS[name]
-    sources = [written(tmp_path / keep, rows, keep, law=law) for keep in KEEPS]
-    expected = recorded_run(rows, law, rng=5).to_dict()
-    for source in sources:
-        # Numbers keep the name of their law.
-        given = law if callable(law) else None
-        assert recorded_run(source, given, rng=5).to_dict() == expected
-    lines = (tmp_path / "numbers" / NUMBERS).read_text().splitlines()
-    assert max(map(len, lines)) < 2000
-    assert len(lines) == 1 + len(rows)
+    if suffix == ".npz":
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(recorder, "_LINES_OF_PART", 32)
+    source = written(tmp_path / "a", rows, law=law)
+    parts = sorted(tmp_path.glob(f"a/part-*{suffix}"))
+    assert len(parts) == -(-len(rows) // 32) or len(rows) >= 40
+    # The folder keeps the name of its law.
+    expected = str(recorded_run(rows, law, rng=5).to_dict())
+    assert str(recorded_run(source, rng=5).to_dict()) == expected
 
 
-def test_rows_come_back_as_they_were(tmp_path):
+def test_arrays_of_every_kind_are_read(tmp_path):
     torch = pytest.importorskip("torch")
-    p = np.array([0.1, 0.2, 0.7])
-    tensors = {
-        "float16": p.astype(np.float16),
-        "float32": p.astype(np.float32),
-        "float64": p,
-        "big-endian": p.astype(">f8"),
-        "integers": np.array([3, 1, 2], np.uint8),
-        "strided": np.repeat(p, 2)[::2],
-        "torch": torch.tensor(p, dtype=torch.float32, requires_grad=True),
-        "bfloat16": torch.tensor(p, dtype=torch.bfloat16),
-        "list": [0.5, 0.25, None],
-    }
-    rows = [
-        {"target_logits": value, "draft_tokens": np.array([index]), "request": name}
-        for index, (name, value) in enumerate(tensors.items())
-    ]
-    source = written(tmp_path / "a", rows, "rows")
-    read = [row for _, row in numbered_rows(source, "")[0]]
-    assert [row.keys() for row in read] == [row.keys() for row in rows]
-    given = [*read_records(rows, {})]
-    for before, after in zip(given, read_records(source, {}), strict=True):
-        assert after.request == before.request
-        assert after.draft_tokens.tolist() == before.draft_tokens.tolist()
-        np.testing.assert_array_equal(after.target.probs, before.target.probs)
-    assert read[-2]["target_logits"].dtype == np.float32
-    # Arrays are copied: an engine may use its buffers again.
-    buffer = np.array([0.5, 0.5])
-    with Recorder(tmp_path / "b") as writer:
-        writer.add(target_probs=buffer)
-        buffer[:] = 7.0
-    [copied] = read_records(tmp_path / "b", {})
-    np.testing.assert_array_equal(copied.target.probs, [0.5, 0.5])
+    p = np.array([1, 2, 7])
+    values = [p, p.astype(np.float16), p.astype(">f8"), np.repeat(p, 2)[::2], [1.0, 2.0, 7.0]]
+    values += [torch.tensor(p, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
+    for index, value in enumerate(values):
+        fields = {"target_logits": value, "draft_tokens": np.array([index % 3]), "request": index}
+        row = read_row(1, fields, "", {})
+        np.testing.assert_allclose(row.target.probs, otmd.probs_from_logits(p), rtol=1e-12)
 
 
 CHAIN = {
@@ -142,9 +119,13 @@ CHAIN = {
 }
 
 
+def same(one: Path, other: Path) -> bool:
+    first, second = (read_folder(folder)[1] for folder in (one, other))
+    return all(np.array_equal(first[x], second[x], equal_nan=x != "request") for x in first)
+
+
 @pytest.mark.parametrize("outputs", [[1], [2, 1], [2, 0, 1], [2, 0, 1, 2]])
-@pytest.mark.parametrize("keep", KEEPS)
-def test_a_step_is_its_rows(outputs, keep, tmp_path):
+def test_a_step_is_its_rows(outputs, tmp_path):
     drafts = [2, 0, 1]
     rows = []
     for depth in range(3 + (len(outputs) == 4)):
@@ -156,21 +137,24 @@ def test_a_step_is_its_rows(outputs, keep, tmp_path):
             row |= {"draft_tokens": drafts[depth : depth + 1], "draft_temperature": 0.5}
             row["draft_logits"] = CHAIN["draft_logits"][depth]
         rows.append(row)
-    one_by_one = written(tmp_path / "a", rows, keep)
-    with Recorder(tmp_path / "b", keep) as writer:
+    one_by_one = written(tmp_path / "a", rows)
+    with Recorder(tmp_path / "b") as writer:
         padded = outputs + [-1] * (4 - len(outputs))
         writer.add_step(draft_tokens=drafts, output_tokens=padded, **CHAIN)
-    if keep == "numbers":
-        assert (tmp_path / "b" / NUMBERS).read_text() == (one_by_one / NUMBERS).read_text()
-        return
-    read, expected = (
-        [
-            {name: np.array(x).tolist() for name, x in row.items()}
-            for _, row in numbered_rows(at, "")[0]
-        ]
-        for at in (tmp_path / "b", one_by_one)
-    )
-    assert read == expected
+    assert same(tmp_path / "b", one_by_one)
+
+
+def test_the_extra_token_has_the_last_q_or_one_of_its_own(tmp_path):
+    q = np.append(CHAIN["draft_logits"], [[0.0, 3.0, 0.0]], axis=0)
+    for name, logits in (("a", CHAIN["draft_logits"]), ("b", q)):
+        with Recorder(tmp_path / name) as writer:
+            step = CHAIN | {"draft_logits": logits}
+            writer.add_step(draft_tokens=[2, 0, 1], output_tokens=[2, 0, 1, 2], **step)
+    for name, of_row in (("a", 2), ("b", 3)):
+        _, found = read_folder(tmp_path / name)
+        extra = (found["slot"] < 0) & (found["depth"] == 3)
+        expected = otmd.probs_from_logits(q[of_row], temperature=0.5)[2]
+        assert found["draft_mass"][extra] == pytest.approx(expected)
 
 
 def test_plain_decoding_and_fixed_drafts_are_steps(tmp_path):
@@ -180,23 +164,57 @@ def test_plain_decoding_and_fixed_drafts_are_steps(tmp_path):
         writer.add_step(
             target_logits=logits, draft_logits=None, draft_tokens=[1], output_tokens=[1, 0]
         )
-    read = [*read_records(tmp_path / "a", {})]
-    assert [(x.depth, x.draft_tokens.tolist(), x.output_token) for x in read] == [
-        (0, [], 1),
-        (0, [1], 1),
-        (1, [], 0),
-    ]
+    _, found = read_folder(tmp_path / "a")
+    columns = (found[name].tolist() for name in ("depth", "num_drafts", "token"))
+    assert [*zip(*columns, strict=True)] == [(0, 0, 1), (0, 1, 1), (1, 0, 0)]
 
 
-@pytest.mark.parametrize("limit", ["_BYTES_OF_SHARD", "MOST_ROWS_OF_SHARD"])
-def test_a_run_of_several_shards(limit, tmp_path, monkeypatch):
-    rows = Engine(num_drafts=2).run(20, 3)
-    monkeypatch.setattr(recorder, limit, 2 * 50 * 8 * 3 if limit.startswith("_") else 3)
-    source = written(tmp_path / "a", rows, "rows")
-    assert len(shards.shards_of(source)) == 7
-    assert str(recorded_run(source)) == str(recorded_run(rows))
-    shards.shards_of(source)[2].unlink()
-    with pytest.raises(ValueError, match=r"got rows-00003.safetensors, expected rows-00002"):
+def test_a_missing_or_copied_part_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "_LINES_OF_PART", 9)
+    source = written(tmp_path / "a", Engine(num_drafts=2).run(20, 3))
+    parts = sorted(source.glob("part-*"))
+    assert len(parts) == 5
+    parts[3].write_bytes(parts[2].read_bytes())
+    with pytest.raises(ValueError, match=r"part-00003.parquet: got row \d+, expected rows after"):
+        recorded_run(source)
+    parts[2].unlink()
+    with pytest.raises(ValueError, match=r"got part-00003.parquet, expected part-00002"):
+        recorded_run(source)
+
+
+def test_tables_that_no_recorder_writes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    source = written(tmp_path / "a", Engine(num_drafts=2).run(20, 3))
+    (part,) = source.glob("part-*")
+    with np.load(part) as stored:
+        sound = dict(stored)
+    first_draft = int(np.flatnonzero(sound["slot"] == 0)[0])
+    claim = "output tokens follow the target (in order of p)"
+    for column, line, value, message in (
+        ("slot", first_draft, 2, "a draft without its position"),
+        ("mass", first_draft, 0.0, "drafts after one that cannot be drawn"),
+        ("mass", 0, 1.5, "a number that is no mass"),
+        (claim, 0, np.nan, "a number that is no mass"),
+        ("class by p", 0, 9, "a class that does not exist"),
+        ("row", 0, 7, "rows that do not ascend"),
+        ("token", first_draft, -1, "a draft without a token"),
+        ("decided", 0, False, "an output that was not decided"),
+        ("repeat_in_slots", first_draft + 1, np.nan, "a draft without its repetitions"),
+        ("depth", 0, -1, "a negative number"),
+    ):
+        wrong = sound | {column: sound[column].copy()}
+        wrong[column][line] = value
+        np.savez(part, **wrong)
+        with pytest.raises(ValueError, match=message):
+            recorded_run(source)
+    np.savez(part, **{name: x for name, x in sound.items() if name != "depth"})
+    with pytest.raises(ValueError, match=r"other columns \(depth\)"):
+        recorded_run(source)
+    np.savez(part, **sound | {"depth": sound["depth"].astype(float)})
+    with pytest.raises(ValueError, match="depth: got float64 of shape"):
+        recorded_run(source)
+    (source / "run.json").write_text(json.dumps({"otmd_run": 1, "law": "fixed", "rule": "none"}))
+    with pytest.raises(ValueError, match="run.json: torn, or not written by otmd"):
         recorded_run(source)
 
 
@@ -204,8 +222,8 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from otmd.audit import Recorder, recorder
-recorder.MOST_ROWS_OF_SHARD = 4
-writer = Recorder(sys.argv[1], sys.argv[2])
+recorder._LINES_OF_PART = 4
+writer = Recorder(sys.argv[1])
 for index in range(10):
     writer.add(target_probs=np.array([0.5, 0.5]), output_token=index % 2)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -213,11 +231,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keep", "num_rows"), [("rows", 8), ("numbers", 10)])
-def test_a_killed_process_keeps_what_is_finished(keep, num_rows, tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "a"), keep]
+def test_a_killed_process_keeps_what_is_finished(tmp_path):
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "a")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert recorded_run(tmp_path / "a").num_rows == num_rows
+    assert recorded_run(tmp_path / "a").num_rows == 8
 
 
 def left_open(folder: Path) -> None:
@@ -249,42 +266,41 @@ def test_a_forked_process_is_refused_and_writes_nothing(tmp_path):
     process.start()
     assert f"expected its own, {os.getpid()}" in queue.get(timeout=60)
     process.join()
-    assert not shards.shards_of(tmp_path / "a")
+    assert not [*tmp_path.glob("a/part-*")]
     writer.close()
     assert recorded_run(tmp_path / "a").num_rows == 1
 
 
-@pytest.mark.parametrize("keep", KEEPS)
-def test_a_folder_has_one_recorder(keep, tmp_path):
-    with Recorder(tmp_path / "a", keep) as writer:
+def test_a_folder_has_one_recorder(tmp_path):
+    with Recorder(tmp_path / "a") as writer:
         with pytest.raises(FolderLockedError, match="another process is writing"):
-            Recorder(tmp_path / "a", keep)
+            Recorder(tmp_path / "a")
         writer.add(**ROW)
     with pytest.raises(ValueError, match="recorder: got a row after it was closed"):
         writer.add(**ROW)
     writer.close()
     assert recorded_run(tmp_path / "a").num_rows == 1
-    for second in KEEPS:
-        with pytest.raises(ValueError, match="which has a recorded run"):
-            Recorder(tmp_path / "a", second)
+    with pytest.raises(ValueError, match="which has a recorded run"):
+        Recorder(tmp_path / "a")
 
 
-def test_the_law_is_that_of_the_recorder_on_the_command_line_too(tmp_path, capsys):
+def test_what_was_declared_is_that_of_the_recorder_on_the_command_line_too(tmp_path, capsys):
     rows = [ROW | {"draft_probs": np.array([0.5, 0.5]), "draft_tokens": [0, 0]}] * 2
-    for keep in KEEPS:
-        source = written(tmp_path / keep, rows, keep, law="without-replacement")
-        assert [case.kind for case in recorded_run(source).cases] == ["draft_never"]
-        assert main(["audit", str(source), "--seed", "3"]) == 3
-        assert capsys.readouterr().out == f"{recorded_run(source, rng=3)}\n"
-    assert not recorded_run(tmp_path / "rows", "with-replacement").cases
+    source = written(tmp_path / "a", rows, law="without-replacement", rule="block", end_tokens=[1])
+    assert [event.kind for event in recorded_run(source).events] == ["draft_never"]
+    assert main(["audit", str(source), "--seed", "3"]) == 3
+    assert capsys.readouterr().out == f"{recorded_run(source, rng=3)}\n"
+    for name, other in (("law", "fixed"), ("rule", "token"), ("end_tokens", (1, 2))):
+        with pytest.raises(ValueError, match=f"{name}: got .*, as the run in .* was recorded"):
+            recorded_run(source, **{name: other})
 
 
 def test_early_requests_are_forgotten(monkeypatch):
     """A server that records for days has no end of requests."""
-    monkeypatch.setattr(observer, "_MOST_REQUESTS", 3)
-    watching = observer.Observer(otmd.WithReplacement)
+    monkeypatch.setattr(table, "_MOST_REQUESTS", 3)
+    tabulator = table.Tabulator("with-replacement")
     rows = [ROW | {"request": request} for request in (0, 0, 1, 2, 0, 3, 4, 1)]
-    seen = [watching.observe(record).output for record in read_records(rows, {})]
-    assert len(watching._requests) == 3
+    lines = [tabulator.lines(read_row(i, row, "", {}))[0] for i, row in enumerate(rows, 1)]
+    assert len(tabulator._requests) == 3
     # Whether the token came out earlier in the request, as far as is known.
-    assert [x.classes[-1].label for x in seen if x] == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert [x["class by earlier occurrences"] for x in lines] == [0, 1, 0, 0, 1, 0, 0, 0]

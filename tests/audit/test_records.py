@@ -1,110 +1,86 @@
-"""Reading recorded runs: the three formats agree, and files are refused before they fill the memory."""
+"""Rows of a run: files are refused before they fill the memory, lists of some tokens are no distributions."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import tracemalloc
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from recorded_engine import Engine
 
-from otmd.audit import records
-from otmd.audit import recorded_run
-from otmd.audit.shards import _in_safetensors
+import otmd
+from otmd.audit import recorded_run, rows
+from otmd.audit.declared import declared_law
+from otmd.audit.statistics import mass_before, masses_before, ratio_order, ratios
+from otmd.audit.verifiers import acceptance_ceiling
 from otmd.probabilities import Processing
+from otmd.testing import hostile_pairs
 
 ROW = {"target_probs": [0.5, 0.5], "output_token": 0}
+P, Q = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.35, 0.3, 0.2])
 
 
-def write(path: Path, rows: list[dict]) -> Path:
-    """Write rows with the same fields in the format that the ending names."""
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table(columns), path)
-    elif path.suffix == ".safetensors":
-        padded = zip_longest(*columns["draft_tokens"], fillvalue=-1)
-        columns["draft_tokens"] = np.transpose([*padded])
-        path.write_bytes(_in_safetensors({k: np.array(v) for k, v in columns.items()}, {}))
-    else:
-        lines = [json.dumps({k: np.array(v).tolist() for k, v in row.items()}) for row in rows]
-        path.write_text("\n".join(lines) + "\n\n  \n")
+def write(path: Path, listed: list[dict]) -> Path:
+    lines = [json.dumps({k: np.array(v).tolist() for k, v in row.items()}) for row in listed]
+    text = ("\n".join(lines) + "\n\n  \n").encode()
+    path.write_bytes(gzip.compress(text) if path.name.lower().endswith(".gz") else text)
     return path
 
 
-def run() -> list[dict]:
-    rows = Engine(num_drafts=2, vocab_size=50, depth=2).run(40, 3)
-    return [{"draft_tokens": np.empty(0, np.int64)} | row | {"request": 4} for row in rows]
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "safetensors"])
-def test_the_formats_agree_and_are_refused_where_cut_short(suffix, tmp_path):
-    path = write(tmp_path / f"run.{suffix}", run())
-    assert str(recorded_run(str(path))) == str(recorded_run(run()))
+@pytest.mark.parametrize("name", ["run.jsonl", "run.JSONL", "run.jsonl.gz"])
+def test_files_hold_rows_and_are_refused_where_cut_short(name, tmp_path):
+    listed = Engine(num_drafts=2, vocab_size=50, depth=2).run(40, 3)
+    path = write(tmp_path / name, listed)
+    assert str(recorded_run(str(path))) == str(recorded_run(listed))
     content = path.read_bytes()
     for share in (0.0, 0.3, 0.98):
         path.write_bytes(content[: int(share * len(content))])
-        with pytest.raises(ValueError, match=f"run.{suffix}") as caught:
+        with pytest.raises(ValueError, match=name) as caught:
             recorded_run(path)
         assert "\n" not in str(caught.value)
 
 
-def test_parquet_has_nulls_and_other_lists(tmp_path):
-    columns = {
-        "target_probs": pa.array([[0.5, 0.5]] * 2, pa.list_(pa.float32(), 2)),
-        "draft_probs": pa.array([[0.5, 0.5], None], pa.large_list(pa.float64())),
-        "draft_tokens": pa.array([[1], None], pa.list_(pa.int32())),
-        "output_token": pa.array([None, 0], pa.int8()),
-        "request": ["a", "b"],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    report = recorded_run(tmp_path / "a.parquet")
-    assert {claim.num_samples for claim in report.claims} == {1}
-    assert [(case.kind, case.first_rows) for case in report.cases] == [("output_missing", (1,))]
-
-
-def test_bfloat16_arrays_are_read_with_their_tolerance(tmp_path):
-    probs = np.array([[0.3, 0.3, 0.4]] * 4, np.float32)
-    upper = (probs.view(np.uint32) >> 16).astype("<u2")
-    arrays = {"target_probs": upper, "output_token": np.arange(4) % 3}
-    (tmp_path / "a.safetensors").write_bytes(_in_safetensors(arrays, {}))
-    assert not recorded_run(tmp_path / "a.safetensors").cases
+def test_bfloat16_arrays_are_read_with_their_tolerance():
+    probs = np.array([0.3, 0.3, 0.4], np.float32)
+    rounded = (probs.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert not recorded_run([{"target_probs": rounded, "output_token": 1}] * 4).events
+    off = rounded + np.array([0, 0, 0.003], np.float32)
+    assert recorded_run([{"target_probs": off, "output_token": 1}] * 4).events
 
 
 def test_the_order_of_the_cuts_is_a_field(tmp_path):
     row = {"target_logits": [3.0, 2.0, 1.0], "target_temperature": 0.5, "target_top_p": 0.8}
     row["output_token"] = 1
     steps = ["top_k", "top_p", "min_p", "temperature"]
-    assert [case.kind for case in recorded_run([row]).cases] == ["output_impossible"]
+    assert [event.kind for event in recorded_run([row]).events] == ["output_impossible"]
     for order in ("llama.cpp", ",".join(steps), steps):
-        rows = [row | {"target_order": order}] * 3
-        files = [write(tmp_path / f"run.{suffix}", rows) for suffix in ("jsonl", "parquet")]
-        assert not any(recorded_run(source).cases for source in (rows, *files))
+        listed = [row | {"target_order": order}] * 3
+        sources = (listed, write(tmp_path / "run.jsonl", listed))
+        assert not any(recorded_run(source).events for source in sources)
     cut = Processing(0.5, top_p=0.8, order="llama.cpp")
     plain = {"target_logits": row["target_logits"], "output_token": 1}
-    assert not recorded_run([plain], target_processing=cut).cases
+    assert not recorded_run([plain], target_processing=cut).events
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_a_null_of_logits_is_a_token_that_cannot_come_out(suffix, tmp_path):
-    rows = [{"target_logits": [1.0, None, 0.0], "output_token": token} for token in (0, 1)]
-    report = recorded_run(write(tmp_path / f"run.{suffix}", rows))
-    assert [(case.kind, case.first_rows) for case in report.cases] == [("output_impossible", (2,))]
+def test_a_null_of_logits_is_a_token_that_cannot_come_out(tmp_path):
+    listed = [{"target_logits": [1.0, None, 0.0], "output_token": token} for token in (0, 1)]
+    report = recorded_run(write(tmp_path / "run.jsonl", listed))
+    assert [(x.kind, x.first_rows) for x in report.events] == [("output_impossible", (2,))]
+    assert report.gaps == (np.inf,)
 
 
 def most_likely(count: int, **more) -> list[dict]:
     """Log-probabilities of the most likely of 60 tokens, as engines' interfaces return them."""
-    rng, rows = np.random.default_rng(0), []
+    rng, listed = np.random.default_rng(0), []
     for _ in range(50):
         log_probs = np.log(Processing()(rng.normal(0, 1.5, 60)))
         ids = np.argsort(-log_probs)[:count]
         row = {"target_ids": ids, "target_logits": log_probs[ids], "output_token": int(ids[0])}
-        rows.append(row | more)
-    return rows
+        listed.append(row | more)
+    return listed
 
 
 LISTS = {
@@ -138,30 +114,110 @@ def test_other_lists_are_distributions():
     assert recorded_run(raw)
 
 
-def test_too_many_rows(monkeypatch, tmp_path):
-    monkeypatch.setattr(records, "MOST_ROWS", 3)
-    for rows in ([ROW] * 4, write(tmp_path / "a.parquet", [ROW] * 4)):
-        with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
-            recorded_run(rows)
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_probabilities_are_no_logits(side):
+    logits = {"target_logits": [1.0, -1.0], "draft_logits": [1.0, -1.0], "draft_tokens": [0]}
+    wrong = logits | {f"{side}_logits": [0.4, 0.6], "output_token": 0}
+    with pytest.raises(ValueError, match=f"records: {side}_logits: got probabilities in every row"):
+        recorded_run([wrong] * 5)
+    # One row is no proof, and two tokens may well have logits 0 and 1.
+    assert recorded_run([wrong, *[logits | {"output_token": 0}] * 4])
+    assert recorded_run([logits | {f"{side}_logits": [0.0, 1.0]}] * 5)
 
 
-def test_a_line_without_an_end_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "run.jsonl"
-    with path.open("wb") as stream:
-        stream.truncate(1 << 33)
+def test_too_many_rows(monkeypatch):
+    monkeypatch.setattr(otmd.audit.run, "MOST_ROWS", 3)
+    with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
+        recorded_run([ROW] * 4)
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.jsonl.gz"])
+def test_a_line_without_an_end_is_refused_before_it_is_read(name, tmp_path):
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        with gzip.open(path, "wb", compresslevel=1) as stream:
+            for _ in range(3):
+                stream.write(bytes(rows.LONGEST_LINE // 2))
+    else:
+        with path.open("wb") as stream:
+            stream.truncate(1 << 33)
     tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="row 1: got a line of more than"):
             recorded_run(path)
-        assert tracemalloc.get_traced_memory()[1] < 4 * records.LONGEST_LINE
+        assert tracemalloc.get_traced_memory()[1] < 4 * rows.LONGEST_LINE
     finally:
         tracemalloc.stop()
 
 
-def test_a_parquet_file_with_absurdly_many_values_is_refused(tmp_path):
-    zeros = pa.array([0, 5 << 20], pa.int32()), pa.array(np.zeros(5 << 20, np.float32))
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"target_probs": pa.ListArray.from_arrays(*zeros)}), path)
-    assert path.stat().st_size < 50_000
-    with pytest.raises(ValueError, match="row 1: target_probs: got 5242880 numbers"):
-        recorded_run(path)
+def test_the_mass_before_a_token_needs_no_sort():
+    for pair in [*hostile_pairs(), (np.full(5, 0.2), np.full(5, 0.2))]:
+        p, q = (otmd.validate_probs("pair", own) for own in pair)
+        ratio = ratios(p, q)
+        by_mass = masses_before(p, np.argsort(-p, kind="stable"))
+        distinct = np.unique(ratio[p > 0]).size == np.count_nonzero(p)
+        for token in np.flatnonzero(p):
+            assert mass_before(p, -p, token) == pytest.approx(by_mass[token], abs=1e-12)
+            if distinct:
+                wanted = masses_before(p, ratio_order(p, q))[token]
+                assert mass_before(p, ratio, token) == pytest.approx(wanted, abs=1e-12)
+    assert ratio_order(P, Q).tolist() == [1, 0, 2, 3]
+
+
+def test_the_ceiling_of_fixed_drafts_is_their_mass():
+    law = otmd.Joint(np.array([[1, 3]]), np.array([1.0]), 4)
+    row = {"target_probs": P, "draft_tokens": [1, 3, 3], "output_token": 1}
+    best = otmd.optimal_acceptance(P, law).rate
+    assert recorded_run([row], "fixed").acceptance.most == pytest.approx(best, abs=2e-9)
+
+
+def test_ties_are_broken_as_the_engine_did():
+    target, q = np.array([0.1, 0.8, 0.05, 0.05]), np.array([0.4, 0.4, 0.2, 0.0])
+    for drafts, best in (([0, 1], 0.1 + 2 / 3 + 0.05), ([1, 0], 0.8 + 0.1 + 0.05)):
+        found = declared_law(otmd.Greedy, q, np.array(drafts))
+        assert not isinstance(found, str)
+        assert acceptance_ceiling(target, found[0]) == pytest.approx(best)
+
+
+LAWS = {
+    "with-replacement": otmd.WithReplacement,
+    "without-replacement": otmd.WithoutReplacement,
+    "greedy": otmd.Greedy,
+    "stratified": otmd.Stratified,
+    "conditional-poisson": otmd.ConditionalPoisson,
+    "top-k": lambda q, n: otmd.TopThen(q, n, n),
+    "top-then": lambda q, n: otmd.TopThen(q, n, 1, rest=otmd.ConditionalPoisson),
+}
+
+
+@pytest.mark.parametrize("law", [*LAWS, "fixed"])
+def test_hostile_distributions_pass(law):
+    """Drafts and output by the book at each of them; a warning would be an error."""
+    rng = np.random.default_rng(6)
+    listed = []
+    for p, q in hostile_pairs():
+        count = min(2, np.count_nonzero(q))
+        drafts = LAWS.get(law, otmd.WithReplacement)(q, count).sample(rng=rng)
+        output = int(rng.choice(p.size, p=np.asarray(p, np.float64) / np.sum(p, dtype=np.float64)))
+        own = {"target_probs": p, "draft_probs": q, "draft_tokens": drafts}
+        listed.append(own | {"output_token": output})
+    report = recorded_run(listed, LAWS.get(law, law), rng=rng)
+    assert not report.events
+    assert report.num_rows == len(hostile_pairs())
+
+
+def test_classes_are_partitions_and_their_table_counts():
+    p, q = [0.1, 0.2, 0.1, 0.2, 0.2, 0.2, 0.0], [0.4, 0.3, 0.1, 0.1, 0.0, 0.05, 0.05]
+    row = {"target_probs": p, "draft_probs": q, "draft_tokens": [0]}
+    by_ratio, by_mass = (otmd.audit.claims.CLASSES[order] for order in ("p/q", "p"))
+    bands = recorded_run([row | {"output_token": token} for token in (0, 1, 2, 3, 5, 4)]).bands
+    found = [band for band in bands if band.name in by_ratio]
+    assert [(band.name, band.observed) for band in found] == [(name, 1) for name in by_ratio[:-1]]
+    assert [band.expected / 6 for band in found] == pytest.approx(p[:4] + p[5:3:-1])
+    row = {"target_probs": np.array([0.5, 0.3, 0.15, 0.0495, 0.0005])}
+    bands = recorded_run([row | {"output_token": token} for token in (0, 0, 4)]).bands
+    found = [band for band in bands if band.name in by_mass]
+    assert [(band.name, band.observed) for band in found] == list(
+        zip(np.delete(by_mass, [0, 1, 3]), (1, 0, 0, 2), strict=True)
+    )
+    assert [band.expected for band in found] == pytest.approx([0.0015, 0.1485, 1.35, 1.5])

@@ -15,17 +15,9 @@ from scipy.stats import binom
 
 import otmd
 from otmd import audit
-from otmd.audit.claims import (
-    CLAIMS,
-    DRAFTS,
-    NUM_STATEMENTS,
-    ROWS,
-    SLOTS,
-    Evidence,
-    Grouping,
-    judge_claim,
-)
-from otmd.audit.draft_samples import independence_p_values
+from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, ROWS, SLOTS
+from otmd.audit.drafts import independence_p_values
+from otmd.audit.judge import Grouping, judge_claim, judge_rate
 from otmd.audit import recorded_run
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
@@ -126,7 +118,9 @@ def test_the_fault_is_found_and_the_report_says_where(control):
 @by_control
 def test_the_run_without_the_fault_passes(control):
     """An alarm has a probability of 1e-3 at most, were the seeds not fixed."""
-    found = recorded_run([*islice(control(np.random.default_rng(3), True), 500)], bias=0.2)
+    rows = [*islice(control(np.random.default_rng(3), True), 500)]
+    law = "with-replacement" if any("draft_tokens" in row for row in rows) else "none"
+    found = recorded_run(rows, law, bias=0.2)
     assert found.outcome == "PASS", found
     assert "would have been found with probability 0.9 if it shows over all" in str(found)
 
@@ -134,7 +128,7 @@ def test_the_run_without_the_fault_passes(control):
 def test_improbable_rows_are_listed():
     wrong = np.random.default_rng(0).choice(2000, 5, replace=False) + 1
     (event,) = audited(improbable).events
-    assert (event.kind, event.count) == ("output_improbable", 5)
+    assert (event.kind, event.num_rows) == ("output_improbable", 5)
     assert event.first_rows == tuple(sorted(wrong))
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
     (event,) = recorded_run([row | {"output_token": 1}]).events
@@ -150,11 +144,10 @@ def test_a_request_cannot_write_into_the_report():
 
 def grouped(number, group_of, rng):
     """Uniform numbers, each in a group that ``group_of`` chooses by the number before and this number."""
-    numbers, grouping = rng.random(number), Grouping("group", listed=True)
-    for before, now in zip(np.append(0.5, numbers[:-1]), numbers, strict=True):
-        label = group_of(before, now)
-        grouping.add(label, f"group {label}")
-    return Evidence(numbers, np.zeros(number, bool), groupings=[grouping])
+    numbers = rng.random(number)
+    pairs = zip(np.append(0.5, numbers[:-1]), numbers, strict=True)
+    labels = np.array([group_of(before, now) for before, now in pairs])
+    return numbers, Grouping("group", labels, {x: f"group {x}" for x in set(labels.tolist())}, True)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +158,17 @@ def grouped(number, group_of, rng):
 def test_groups_may_depend_on_what_came_before_and_not_on_the_outcome(group_of, fair):
     """The negative control: why accepted, corrected and rejected tokens are no groups of the audit."""
     rng = np.random.default_rng(5)
-    claims = (judge_claim("uniform", grouped(150, group_of, rng), 0.01, rng=rng) for _ in range(40))
-    alarms = sum(claim.betting_p_value <= 0.1 for claim in claims)
+    alarms = 0
+    for _ in range(40):
+        numbers, grouping = grouped(150, group_of, rng)
+        never = np.zeros(numbers.size, bool)
+        claim = judge_claim(CLAIMS[1], numbers, never, [], [grouping], 0.01, rng=rng)
+        alarms += claim.betting_p_value <= 0.1
     assert (alarms <= binom.isf(1e-6, 40, 0.1)) == fair
 
 
-def test_every_claim_and_its_share_are_in_one_table():
-    assert set(Tally(np.random.default_rng(0)).evidence) == set(CLAIMS)
-    assert 3 * len(CLAIMS) + 3 == NUM_STATEMENTS
+def test_every_claim_has_its_share():
+    assert 3 * len(CLAIMS) + 4 == NUM_STATEMENTS
     assert {claim.level for claim in audited(improbable).claims} == {1e-3 / NUM_STATEMENTS}
 
 
@@ -220,7 +216,7 @@ def test_a_lost_output_rules_out_a_pass():
         [row | {"output_token": -1} if gone else row for row, gone in pairs], bias=0.2
     )
     (event,) = found.events
-    assert (event.kind, event.count) == ("output_missing", lost.sum())
+    assert (event.kind, event.num_rows) == ("output_missing", lost.sum())
     assert event.first_rows == tuple(np.flatnonzero(lost)[:5] + 1)
     assert not found.faulty
     assert found.outcome == "INCONCLUSIVE"
@@ -247,34 +243,42 @@ def test_drafts_alone_are_judged_and_do_not_pass():
     assert found.outcome == "INCONCLUSIVE"
 
 
-@pytest.mark.parametrize("law", ["fixed", "with-replacement"])
-def test_outputs_and_drafts_are_two_statements(law):
-    """An n-gram run: few positions have drafts."""
-    rng, rows = np.random.default_rng(2), []
-    for i in range(700):
-        row = {"target_probs": P, "output_token": int(rng.choice(3, p=P))}
-        if i % 60 == 0:
-            row |= {"draft_probs": Q, "draft_tokens": [int(rng.choice(3, p=Q))]}
-        rows.append(row)
-    found = recorded_run(rows, law, bias=0.2, rng=rng)
-    outcomes = {statement.subject: statement.outcome for statement in found.statements}
-    assert found.outcome == outcomes["outputs"] == "PASS"
-    assert found.detectable < 0.2
-    assert outcomes.get("drafts") == (None if law == "fixed" else "INCONCLUSIVE")
-    assert "\nOutputs: PASS. A bias of 0.1" in str(found)
+def plain(number: int, rng: np.random.Generator) -> list[dict]:
+    return [{"target_probs": P, "output_token": int(rng.choice(3, p=P))} for _ in range(number)]
+
+
+def test_a_pass_rests_on_the_outputs_of_steps_with_drafts():
+    """An n-gram run: few positions have drafts, at first too few."""
+    rng = np.random.default_rng(2)
+    rows = plain(700, rng)
+    assert recorded_run(rows, "none", bias=0.2).outcome == "PASS"
+    none = recorded_run(rows, bias=0.2)
+    assert none.outcome == "INCONCLUSIVE"
+    assert "no drafts were recorded: nothing about speculation was tested" in none.verdict
+    drafted = {"draft_probs": Q, "draft_tokens": [2]}
+    few = [row | drafted if i % 60 == 0 else row for i, row in enumerate(rows)]
+    found = recorded_run(few, "fixed", bias=0.2)
+    assert [(x.subject, x.outcome) for x in found.statements] == [("outputs", "INCONCLUSIVE")]
+    assert "of which 12 have an output token in a step with drafts, are too few" in found.verdict
+    many = [row | drafted if i % 2 == 0 else row for i, row in enumerate(rows)]
+    assert recorded_run(many, "fixed", bias=0.2).verdict == (
+        "PASS: no fault found in 700 rows, of which 350 have an output token in a step with drafts"
+    )
+    undeclared = recorded_run(many, "none", bias=0.2)
+    assert [event.kind for event in undeclared.events] == ["draft_undeclared"]
+    assert undeclared.outcome == "INCONCLUSIVE"
 
 
 def test_an_alarm_of_the_acceptance_is_above_the_ceiling():
     def pooled(accepted, ceilings):
-        tally = Tally(np.random.default_rng(0))
-        tally._accepted, tally.ceilings = [*accepted], [*ceilings]
-        return tally.acceptance(1e-4)
+        columns = {"accepted": np.array(accepted), "ceiling": np.array(ceilings)}
+        return judge_rate(columns, "accepted", "ceiling", 1e-4)
 
     rng = np.random.default_rng(3)
     for _ in range(100):
         ceilings = rng.random(100) ** rng.integers(1, 12) + 1e-9
         found = pooled(rng.random(100) < rng.random(), ceilings)
-        assert found.p_value == 1 or found.rate > found.ceiling
+        assert found.p_value == 1 or found.rate > found.most
     # Many acceptances where hardly any are possible, and few elsewhere.
     assert pooled([True] * 20 + [False] * 80, [1e-6] * 20 + [0.9] * 80).p_value == 1
 
@@ -330,12 +334,13 @@ def shared_seeds(q, rng, position):
 )
 def test_dependent_drafts_of_a_run_are_found(draw, claim):
     found = recorded_run(rows_of(draw, 700, 1), false_alarm=0.01, rng=1)
-    assert claim in [claim.name for claim in found.claims if claim.refuted]
+    assert claim.name in [x.name for x in found.claims if x.refuted]
     assert found.verdict.startswith("FAULTY: ")
 
 
 @pytest.mark.slow
 def test_independent_drafts_of_runs_raise_alarms_at_the_stated_rate():
     runs = [recorded_run(rows_of(independent, 150, i), false_alarm=0.2, rng=i) for i in range(30)]
-    assert all({DRAFTS, SLOTS, ROWS} <= {claim.name for claim in run.claims} for run in runs)
+    linked = {SLOTS.name, ROWS.name}
+    assert all(linked <= {claim.name for claim in run.claims} for run in runs)
     assert sum(run.faulty for run in runs) <= binom.isf(1e-4, 30, 0.2)

@@ -10,7 +10,6 @@ from recorded_engine import Engine
 from scipy.stats import binom
 
 import otmd
-from otmd.audit.claims import DRAFTS, OUTPUT, OUTPUT_BY_MASS
 from otmd.audit import recorded_run
 from otmd.probabilities import Processing
 
@@ -32,7 +31,10 @@ SOUND = {
         "with-replacement",
     ),
 }
-BY_ID = "output tokens follow the target (in order of token id)"
+OUTPUT, OUTPUT_BY_MASS, BY_ID = (
+    f"output tokens follow the target (in order of {order})" for order in ("p/q", "p", "token id")
+)
+DRAFTS = "drafts follow their distribution"
 # These show late.
 NUM_ROWS = {
     "residual not carried": 800,
@@ -107,7 +109,7 @@ def test_a_target_that_ignores_top_p():
     report = audited(Engine(recorded_target=Processing(top_p=0.9)), rows=300)
     assert {event.kind for event in report.events} == {"output_impossible", "impossible_accepted"}
     assert report.faulty
-    most = max(report.events, key=lambda event: event.count)
+    most = max(report.events, key=lambda event: event.num_rows)
     assert f"Usual cause of such rows: {most.usually}" in str(report)
 
 

@@ -89,7 +89,7 @@ def test_rows_that_no_sound_engine_writes_are_counted(kind):
     report = audited([ROW, row, row])
     assert not audited([ROW]).events
     event = next(own for own in report.events if own.kind == kind)
-    assert (event.count, event.first_rows) == (2, (2, 3))
+    assert (event.num_rows, event.first_rows) == (2, (2, 3))
     assert report.outcome == ("INCONCLUSIVE" if kind in MISTAKES else "FAULTY")
     assert EVENTS[kind][1] in str(report)
 
