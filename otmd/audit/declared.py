@@ -16,9 +16,10 @@ from otmd.registry import LAWS
 
 LawMaker = Callable[[FloatArray, int], DraftLaw]
 """From q (V,) and the number of drafts to their law."""
-# Plain decoding has no drafts. A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
-# n-grams, the argmax, the most likely tokens of a tree.
+# The law of plain decoding, in which nothing is drafted.
 NO_DRAFTS = "none"
+# A row records one q, which independent drafts share. Fixed drafts are decided by the text before them:
+# n-grams, the argmax, the most likely tokens of a tree.
 MAKERS: dict[str, LawMaker | None] = {
     **{entry.name: entry.load() for entry in LAWS.values() if entry.audited},
     "independent": WithReplacement,
