@@ -97,15 +97,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class TokenDeviation:
-    """A token that is emitted too often or too seldom.
-
-    Attributes
-    ----------
-    token : int
-        Its id.
-    observed, expected : float
-        Its counts, or its probabilities if the distribution of the output is exact.
-    """
+    """A token that is emitted too often or too seldom: its counts, or its exact probabilities."""
 
     token: int
     observed: float
@@ -619,17 +611,10 @@ class SequentialAudit(Report):
 
 @dataclass(frozen=True)
 class GuiltyDrafts:
-    """Drafts x on which a faulty verifier emits tokens that it emits too often.
+    """Drafts x on which a faulty verifier emits tokens that it emits too often, drawn with probability Q(x).
 
-    Attributes
-    ----------
-    tokens : tuple of int
-        x.
-    prob : float
-        Q(x), the probability of drawing them.
-    excess : float
-        Their part of the total variation: Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the distribution of
-        the output token.
+    Their part of the total variation, the ``excess``, is Q(x) Σ_y r(y|x) (r(y) − p(y))₊/r(y), where r is the
+    distribution of the output token.
     """
 
     tokens: tuple[int, ...]

@@ -247,4 +247,4 @@ def test_torch_tensors_are_arrays():
     assert running.num_samples == 4
     assert not audit.draft_law(torch.as_tensor(law.sample(rng=0, size=50)), law, rng=0).faulty
     row = {"target_probs": p, "draft_probs": half, "draft_tokens": torch.tensor([1])}
-    assert not audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3).cases
+    assert not audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3).events

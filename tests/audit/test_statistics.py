@@ -14,7 +14,8 @@ from scipy.special import gammaln
 from strategies import pairs
 
 from otmd.audit import statistics
-from otmd.audit.claims import Classification, Evidence, judge_claim
+from otmd.audit.claims import CLAIMS
+from otmd.audit.judge import Classes, judge_claim
 from otmd.audit.statistics import (
     IMPOSSIBLE,
     CellBets,
@@ -203,9 +204,8 @@ def test_bets_on_classes_find_what_cells_of_numbers_hide():
     numbers, none = rng.random(2000), np.zeros(2000, bool)
     probs = np.tile([0.5, 0.5], (2000, 1))
     labels = (rng.random(2000) < 0.6).astype(np.int64)
-    found = judge_claim(
-        "it is so", Evidence(numbers, none, [Classification(labels, probs)]), 1e-3, rng=rng
-    )
+    classes = [Classes(labels, probs)]
+    found = judge_claim(CLAIMS[0], numbers, none, classes, [], 1e-3, rng=rng)
     assert found.betting_p_value <= 1e-3
     assert found.p_value > 1e-3
 
