@@ -9,7 +9,6 @@ import reference
 import otmd
 
 Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
-P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
 
 
 def small_rational(rng: np.random.Generator, size: int, zeros: bool) -> list[Fraction]:

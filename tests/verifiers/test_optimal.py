@@ -242,9 +242,6 @@ def test_a_search_that_ends_early_says_so() -> None:
     assert proof.status.endswith("below the optimum, more than the tolerance of 1e-10")
 
 
-# ---------------------------------------------------------------- invariance
-
-
 # ---------------------------------------------------------------- full size
 
 VOCAB = 151_936

@@ -15,10 +15,6 @@ from otmd.transport import (
 )
 from otmd.verifiers.plan_verifier import PlanVerifier
 
-P = np.array([0.5, 0.2, 0.2, 0.1])
-Q = np.array([0.1, 0.2, 0.3, 0.4])
-LAW = otmd.WithReplacement(Q, 2)
-
 
 def enumerated_rate(verifier: PlanVerifier, target, law) -> float:
     """P(the output is among the drafts), from the conditional laws of the output."""

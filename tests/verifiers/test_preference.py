@@ -11,16 +11,6 @@ from sweep_twin import order_of, swept, swept_masses
 import otmd
 from otmd.verifiers.preference import Preference
 
-Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
-P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
-
-
-def enumerated(rule: otmd.Verifier, target: np.ndarray, law: otmd.DraftLaw) -> float:
-    prepared = rule.prepare(target, law)
-    tuples, probs = law.enumerate()
-    hits = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
-    return float(probs @ hits)
-
 
 def table_of(law: otmd.DraftLaw) -> list[list[float]]:
     """The distribution of each slot."""
