@@ -157,7 +157,8 @@ def test_laws_and_verifiers_of_rows_that_are_off_by_rounding(name: str) -> None:
             found.append(law.next_draft_probs(()))
             for verifier in verifiers_serving(law):
                 found += verifier.acceptance_bounds(row, law)
-                found += [verifier.prepare(row, law).conditional_law(x) for x in tokens]
+                prepared = verifier.prepare(row, law)
+                found += [prepared.conditional_law(x) for x in tokens]
             for probs in found:
                 assert np.min(probs) >= 0.0
                 assert np.max(probs) <= 1.0

@@ -148,6 +148,7 @@ def drawn(
     return torch.cat(rows, dim=1), [first, second]
 
 
+@pytest.mark.slow
 def test_it_compiles_without_a_break_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafting and deciding as one graph, which needs no value on the host."""
     monkeypatch.setattr(tensor_trees, "_NUM_ROUNDS", 2)

@@ -245,9 +245,9 @@ def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...]) 
 
 @pytest.mark.parametrize("widths", [1, (2, 2, 1), 4])
 def test_gradients_of_trees(widths: int | Sequence[int]) -> None:
-    p, logits = pair(6, 20, seed=2)
+    p, logits = pair(6, 8, seed=2)
     # Drafts of other positions, so that no text is accepted surely.
-    p, logits = p.view(2, 3, 20), logits.flip(0).view(2, 3, 20)
+    p, logits = p.view(2, 3, 8), logits.flip(0).view(2, 3, 8)
     # The tokens that the draft misses most.
     tokens = (logits.softmax(-1) / p).argmin(-1)
     loss = partial(tokens_per_step_loss, p, tokens=tokens, num_drafts=widths)

@@ -251,7 +251,7 @@ def test_what_breaks_layers_does_not_break_nodes() -> None:
 def test_a_tree_that_is_cut_as_a_whole() -> None:
     """Scored by order statistics it breaks layers, and neither tokens nor Traversal; else it breaks all."""
     worst = 0.0
-    for seed in range(4):
+    for seed in range(2):
         target, draft = model_pair("any", seed, vocab_size=2)
         for rule in (TokenLevel(otmd.RecursiveRejection()), Traversal()):
             assert total_variation(rule, target, CutTree(draft, 6, 3)) <= ROUNDING

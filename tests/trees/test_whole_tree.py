@@ -98,7 +98,7 @@ def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monke
     for kind in ("any", "peaked"):
         target, draft = model_pair(kind, 2, vocab_size=4)
         law = TokenTree(draft, shape, BIG_LAWS[name])
-        texts = [*product(range(4), repeat=law.depth)]
+        texts = [*product(range(4), repeat=law.depth)][::3]
         values = [InclusionBound().along(Context(target, law), text) for text in texts]
         with monkeypatch.context() as patch:
             patch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
@@ -108,14 +108,14 @@ def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monke
 
 def test_a_large_vocabulary() -> None:
     rng = np.random.default_rng(3)
-    rows = rng.dirichlet(np.full(2000, 0.05), size=2)
+    rows = rng.dirichlet(np.full(500, 0.1), size=2)
     target, draft = TableModel([rows[0]]), TableModel([0.6 * rows[0] + 0.4 * rows[1]])
     law = TokenTree(draft, (2, 2, 1, 1), otmd.Stratified)
     by_layer, by_node, by_token = (
-        tokens_per_step(rule, target, law, 60, rng=4)
+        tokens_per_step(rule, target, law, 30, rng=4)
         for rule in (*RULES, TokenLevel(otmd.Preference()))
     )
-    bound = tokens_per_step(InclusionBound(), target, law, 400, rng=5)
+    bound = tokens_per_step(InclusionBound(), target, law, 100, rng=5)
     assert by_layer.value < bound.value + 4 * (bound.standard_error + by_layer.standard_error)
     assert by_layer.value > by_token.value
     assert abs(by_node.value - by_layer.value) < 4 * by_node.standard_error

@@ -60,7 +60,9 @@ def mixed_tokens(plan: ChoicePlan) -> int:
 
 
 @pytest.mark.parametrize("tol", [1e-10, 0.3])
-@pytest.mark.parametrize(("V", "n", "threshold"), [(90, 2, 1.0), (60, 3, 2.5)])
+@pytest.mark.parametrize(
+    ("V", "n", "threshold"), [(90, 2, 1.0), pytest.param(60, 3, 2.5, marks=pytest.mark.slow)]
+)
 def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +152,14 @@ def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     return total
 
 
-@pytest.mark.parametrize("kind", ["peaked", "almost equal", "ties", "partly drafted"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "peaked",
+        "partly drafted",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("almost equal", "ties")),
+    ],
+)
 def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     """Each token is accepted exactly as often as the plan says, on which its thinning relies."""
     target, draft = many_tokens(kind)
@@ -158,7 +167,7 @@ def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     _, plan = prepared(1e-10, target, law)
     assert -1e-12 <= plan.bound - plan.rate <= 1e-9
     drafted = np.argsort(draft)[np.count_nonzero(draft == 0.0) :]
-    for token in [*drafted[[0, drafted.size // 2, -40, -1]], *drafted[:: drafted.size // 4]]:
+    for token in drafted[[0, drafted.size // 2, -40, -1]]:
         accepted = plan.accepted[token]
         assert given(plan, law, int(token)) == pytest.approx(accepted, rel=1e-12, abs=1e-300)
 
