@@ -10,11 +10,7 @@ import pytest
 import reference as naive
 from small_models import along, model_pair
 
-from otmd.trees import (
-    IIDPaths,
-    MostLikelyTree,
-    budget_shape,
-)
+from otmd.trees import IIDPaths, MostLikelyTree, budget_shape
 from otmd.trees.base import Context
 from otmd.trees.laws import Shape
 from otmd.trees.optimum import _trees

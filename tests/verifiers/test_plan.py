@@ -7,12 +7,7 @@ import pytest
 from strategies import instances, package_law
 
 import otmd
-from otmd.transport import (
-    TransportPlan,
-    TransportProblem,
-    canonical_decomposition,
-    solve_transport,
-)
+from otmd.transport import TransportPlan, TransportProblem, canonical_decomposition, solve_transport
 from otmd.verifiers.plan_verifier import PlanVerifier
 
 

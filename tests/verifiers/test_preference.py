@@ -71,19 +71,6 @@ def test_the_certificate_says_where_the_rule_is_optimal() -> None:
     assert 5 < optimal < 60
 
 
-@pytest.mark.parametrize("law", [otmd.Stratified, otmd.WithReplacement])
-def test_a_large_vocabulary(law: type) -> None:
-    rng = np.random.default_rng(5)
-    p, q = rng.dirichlet(np.full(3000, 0.1), size=2)
-    q = 0.7 * p + 0.3 * q
-    rule = otmd.Preference()
-    for n in (1, 2, 4):
-        prepared = rule.prepare(p, law(q, n))
-        assert prepared.rate == pytest.approx(otmd.acceptance_rate(rule, p, law(q, n)), abs=1e-12)
-        assert prepared.rate <= otmd.optimal_acceptance(p, law(q, n)).rate + 1e-12
-        assert (prepared.accepted <= p).all()
-
-
 @pytest.mark.parametrize("n", [2, 8])
 def test_cells_take_pairs_as_one_by_one(n: int) -> None:
     """Cells of a large vocabulary, with tokens of no mass, against the same order pair by pair."""
