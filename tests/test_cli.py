@@ -386,10 +386,8 @@ def test_a_full_disk_behind_standard_output_is_an_error(monkeypatch, capsys):
     assert "No space left" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_says_what_was_kept(number, code, tmp_path):
     """It comes after the first part, to the whole group, as from a terminal or from ``timeout``."""
     target, draft = np.random.default_rng(0).normal(size=(2, 64, 4))

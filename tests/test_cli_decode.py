@@ -24,15 +24,14 @@ def tiny(monkeypatch) -> LanguageModel:
 @pytest.mark.parametrize(
     "options",
     [
-        [],
+        pytest.param([], marks=pytest.mark.slow),
         ["--draft-top-k", "5", "--branching", "2,2", "--law", "stratified", "--rule", "token"],
         ["--paths", "2", "--depth", "2", "--rule", "subtree"],
-        ["--branching", "2,1", "--law", "top-then", "--repeats", "1"],
         ["--quota", "3", "--depth", "2"],
     ],
 )
 def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):
-    arguments = ["decode", "--prompt", "w1 w2 w3", "--max-new-tokens", "12", "--temperature", "0"]
+    arguments = ["decode", "--prompt", "w1 w2 w3", "--max-new-tokens", "8", "--temperature", "0"]
     assert main([*arguments, *options, "--json", "--show"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ways"][0]["name"] == "target alone"
@@ -45,7 +44,7 @@ def test_three_ways_and_the_same_greedy_text(options, tiny, capsys):
 
 
 def test_a_table_and_a_figure(tiny, capsys, tmp_path):
-    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "8", "--quiet"]
+    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]
     assert main([*arguments, "--figure", str(tmp_path / "a.png")]) == 0
     out = capsys.readouterr().out
     for words in ("2 paths of 8, stratified", "preference", "layer", "compared token by token"):
@@ -86,7 +85,7 @@ def test_an_interruption_says_what_was_finished(finished, tiny, capsys, monkeypa
 
 
 def test_repeats_have_seeds_of_their_own_and_one_says_that_noise_is_unknown(tiny, capsys):
-    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "6", "--quiet", "--seed", "5"]
+    arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "3", "--quiet", "--seed", "5"]
     assert main([*arguments, "--repeats", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["repeats"] == 2

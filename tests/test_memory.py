@@ -35,9 +35,9 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 
 @cache
-def pair(noise: float, spread: float = 3.0) -> Pair:
+def pair(noise: float) -> Pair:
     rng = np.random.default_rng(5)
-    logits = spread * rng.standard_normal(V)
+    logits = 3.0 * rng.standard_normal(V)
     moved = logits + noise * rng.standard_normal(V)
     return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
 
@@ -69,31 +69,27 @@ def test_optimum(position: Callable[[], Pair], name: str, n: int) -> None:
     assert vectors(lambda: otmd.optimal_acceptance(p, law)) <= MOST_VECTORS
 
 
-@pytest.mark.parametrize("n", [4])
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("position", [partial(pair, 1.0), peaked_pair])
-def test_rates_of_verifiers(position: Callable[[], Pair], name: str, n: int) -> None:
+def test_rates_of_verifiers(position: Callable[[], Pair], name: str) -> None:
     p, q = position()
-    law = LAWS[name](q, n)
+    law = LAWS[name](q, 4)
     for rule in RULES[name]:
         # Where one token has nearly all mass, RRS scales q so far that the order of most tokens matters.
-        scaled = (name, rule) == ("without replacement", otmd.RecursiveRejection) and n > 2
+        scaled = (name, rule) == ("without replacement", otmd.RecursiveRejection)
         every_order = scaled and position is peaked_pair
         ask = partial(rule().acceptance_bounds, p, law, tol=1e-4)
         assert vectors(ask) <= MOST_VECTORS + 0.5 * every_order, rule.__name__
 
 
-@pytest.mark.parametrize("n", [2])
 @pytest.mark.parametrize("noise", [0.0, 4.0])
-@pytest.mark.parametrize("spread", [3.0])
-def test_without_replacement_wherever_the_ratios_lie(spread: float, noise: float, n: int) -> None:
+def test_without_replacement_wherever_the_ratios_lie(noise: float) -> None:
     """All tokens in one group by p/q are as many to look into as there can be."""
-    p, q = pair(noise, spread)
-    law = otmd.WithoutReplacement(q, n)
+    p, q = pair(noise)
+    law = otmd.WithoutReplacement(q, 2)
     assert vectors(lambda: otmd.optimal_acceptance(p, law)) <= MOST_VECTORS
-    if n == 2:
-        rule = otmd.RecursiveRejection()
-        assert vectors(lambda: rule.acceptance_rate(p, law)) <= MOST_VECTORS
+    rule = otmd.RecursiveRejection()
+    assert vectors(lambda: rule.acceptance_rate(p, law)) <= MOST_VECTORS
 
 
 def test_kernels_are_counted() -> None:

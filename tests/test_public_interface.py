@@ -14,7 +14,9 @@ from scipy import stats
 import otmd
 from otmd.audit import losslessness
 from otmd.optimum.bounds import draft_probability_bound, k_sequential_floor
+from otmd.transport import solve_transport
 from otmd.trees import IIDPaths, TableModel, TokenLevel, tokens_per_step
+from otmd.verifiers.plan_verifier import PlanVerifier
 
 P = np.array([0.5, 0.3, 0.2])
 Q = np.array([0.2, 0.3, 0.5])
@@ -143,6 +145,12 @@ def anything(q: np.ndarray, num_drafts: int) -> otmd.DraftLaw:
     return otmd.WithReplacement(np.full(q.size, 1 / q.size), num_drafts)
 
 
+def verify(law: otmd.DraftLaw, tokens: list[int]) -> Callable[[], object]:
+    return lambda: otmd.TargetOnly().verify(P, law, tokens, rng=0)
+
+
+NEVER_DRAWN, TWO = "never draws", np.stack([P, P])
+WITHOUT, SOLVED = otmd.WithoutReplacement(Q, 2), solve_transport(P, LAW).plan
 REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.Hub([1.0, 0.0]), ValueError, "num_drafts"),
     (lambda: otmd.Hub(Q, num_drafts=3), ValueError, "num_drafts.*3"),
@@ -170,6 +178,40 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.acceptance_rate(otmd.KSequential, P, LAW), TypeError,
      r"verifier: got the class KSequential, expected .* KSequential\(\)"),
     (lambda: otmd.optimal_acceptance(LAW, P), TypeError, "law: got ndarray"),
+    (lambda: otmd.WithReplacement(P, 2).next_draft_probs((4,)), ValueError, "prefix: got 4"),
+    (lambda: otmd.WithReplacement(P, 2).next_draft_probs((-1,)), ValueError, "prefix: got -1"),
+    (lambda: otmd.WithReplacement(P, 2).next_draft_probs((0, 1)), ValueError, "fewer than 2"),
+    (lambda: otmd.Greedy(P, 2).next_draft_probs((1,)), ValueError, "with which no draw of"),
+    (lambda: otmd.WithReplacement(TWO, 2).next_draft_probs(()), ValueError, r"leading axes \(2,\)"),
+    (lambda: otmd.WithReplacement(P, 2)[(0,)], IndexError, "too many indices"),
+    (lambda: otmd.Independent(TWO)[(0,)], IndexError, "too many indices"),
+    (verify(otmd.WithoutReplacement(P, 2), [0, 0]), ValueError, NEVER_DRAWN),
+    (verify(otmd.Greedy(P, 2), [1, 0]), ValueError, NEVER_DRAWN),
+    (verify(otmd.Hub(P), [1, 2]), ValueError, NEVER_DRAWN),
+    (verify(otmd.Independent([[1, 0, 0], [0, 0.5, 0.5]]), [1, 0]), ValueError, NEVER_DRAWN),
+    (verify(otmd.Joint([[0, 1], [1, 2]], [0.5, 0.5], 3), [1, 0]), ValueError, NEVER_DRAWN),
+    (lambda: otmd.Stratified(P, 3, sharpness=0.0), ValueError, "^sharpness: "),
+    (lambda: otmd.Stratified(P, 3, sharpness=np.inf), ValueError, "^sharpness: "),
+    (lambda: otmd.Stratified(P, 3, sharpness="1"), TypeError, "^sharpness: "),  # type: ignore[arg-type]
+    (lambda: otmd.Stratified(P, 3, shares=[1, 1]), ValueError, "^shares: "),
+    (lambda: otmd.Stratified(P, 3, shares=[1, 1, 0]), ValueError, "^shares: "),
+    (lambda: otmd.Stratified(P, 3, shares="equal"), TypeError, "^shares: "),  # type: ignore[arg-type]
+    (lambda: otmd.Stratified(P, 2, shares=[1, 2]).with_num_drafts(3), ValueError, "shares"),
+    (lambda: otmd.Stratified(P, 2).with_num_drafts(4), ValueError, "num_drafts"),
+    (lambda: otmd.RatioCurve(P, P).hockey_stick(-1.0), ValueError, "^C: "),
+    (lambda: otmd.RatioCurve(P, P).hockey_stick([0.5, np.nan]), ValueError, "^C: "),
+    (lambda: otmd.RatioCurve(np.stack([P] * 4), TWO), ValueError, "^target_probs: "),
+    (lambda: otmd.Optimal(0.0), ValueError, "^tol: got .*, expected a positive number"),
+    (lambda: otmd.Optimal(np.nan), ValueError, "^tol: got .*, expected a positive number"),
+    (lambda: otmd.Optimal("1e-6"), TypeError, "^tol: got .*, expected a number"),
+    (lambda: otmd.Preference().prepare(P, WITHOUT), otmd.UnsupportedLaw, "Preference"),
+    (lambda: otmd.Preference().prepare(P, otmd.TopThen(Q, 3, 1)), otmd.UnsupportedLaw, "Preference"),
+    (lambda: otmd.Optimal().prepare(P, otmd.ConditionalPoisson(Q, 2)), otmd.UnsupportedLaw, "Optimal"),
+    (lambda: otmd.PoissonCoupling().output_token(P, np.ones(2)), ValueError, r"clocks: got shape \(2,\)"),
+    (lambda: otmd.PoissonCoupling().output_distribution(P, LAW), ValueError, "no closed form given"),
+    (lambda: PlanVerifier("plan"), TypeError, "plan: got str"),
+    (lambda: otmd.acceptance_rate(PlanVerifier(SOLVED), P, WITHOUT), otmd.UnsupportedLaw, "PlanVerifier"),
+    (lambda: otmd.acceptance_rate(PlanVerifier(SOLVED), Q, LAW), ValueError, "target_probs: got"),
 ]  # fmt: skip
 
 

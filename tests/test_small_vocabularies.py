@@ -13,7 +13,7 @@ import pytest
 import reference
 from strategies import LAWS, Instance, instances, package_law, rules_for, twin_law
 
-INSTANCES = instances(200, seed=20260)
+INSTANCES = instances(140, seed=20260)
 every_law = pytest.mark.parametrize("name", LAWS)
 
 

@@ -16,29 +16,20 @@ LONG = 3600.0
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("peers") / "peers.parquet"
+def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
+
+
+@pytest.mark.slow
+def test_every_answer_has_a_time_and_is_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "peers.parquet"
     # In a process of its own, which the alarm of the time limit may interrupt anywhere.
     command = [sys.executable, "-m", "experiments", "peers", "--quick", "--output", str(path)]
     command += ["--rounds", "1", "--time-limit", "0.5"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "| α* | with | 2 | otmd |" in done.stdout
-    return path
-
-
-@pytest.fixture
-def rows(results: Path) -> pl.DataFrame:
-    return pl.read_parquet(results)
-
-
-def pair(size: int) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(np.random.default_rng(size).dirichlet(np.ones(size), size=2))
-
-
-@pytest.mark.slow
-def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
+    rows = pl.read_parquet(path)
     solved = rows.filter(pl.col("status") == "solved")
     assert (solved["seconds"] > 0).all()
     assert solved["time_limit"].unique().to_list() == [0.5]
@@ -54,6 +45,9 @@ def test_every_answer_has_a_time(rows: pl.DataFrame) -> None:
     memory = rows.filter(name="otmd, memory")
     assert {"α*", "RecursiveRejection", "KSequential", "SpecHub", "Optimal"} <= set(memory["task"])
     assert (memory["vectors"] >= 1).all()
+    drawn = [tuple(line.get_ydata()) for line in cost.peers(path).axes[0].get_lines()]
+    scan = rows.filter(name="sort-and-scan", law="with", num_drafts=2).sort("size")
+    assert tuple(scan["seconds"] / 1e-3) in drawn
 
 
 @pytest.mark.slow
@@ -97,11 +91,3 @@ def test_the_scan_of_prefixes_finds_the_optimum(law: str, n: int) -> None:
         p, q = pair(size)
         best = otmd.optimal_acceptance(p, LAWS[law](q, n)).rate
         assert scan_prefixes(law, n, p, q) == pytest.approx(best, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_the_figure_shows_the_measured_times(results: Path, rows: pl.DataFrame) -> None:
-    figure = cost.peers(results)
-    drawn = [tuple(line.get_ydata()) for line in figure.axes[0].get_lines()]
-    scan = rows.filter(name="sort-and-scan", law="with", num_drafts=2).sort("size")
-    assert tuple(scan["seconds"] / 1e-3) in drawn

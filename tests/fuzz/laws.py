@@ -11,7 +11,6 @@ import otmd
 from fuzz.choices import Choices
 from otmd.laws import DraftLaw
 
-MOST_TUPLES = 2000
 METHODS = (
     "sample", "tuple_prob", "containment", "inclusion_probs", "enumerate", "with_num_drafts", "index",
     "prefix_containment",

@@ -11,7 +11,6 @@ from conformance import VARIANTS
 from otmd.laws.structure import draw_distinct, invert
 
 MASS = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
-Q = np.array([0.5, 0.3, 0.2])
 
 
 def drawn(uniforms: list[float]) -> list[int]:

@@ -9,7 +9,6 @@ import reference
 import otmd
 
 Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
-P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
 
 
 def small_rational(rng: np.random.Generator, size: int, zeros: bool) -> list[Fraction]:
@@ -110,27 +109,6 @@ def test_equal_probabilities_are_taken_by_id() -> None:
 
 
 # ---------------------------------------------------------------- the optimum
-
-
-def test_the_optimum_is_exact_over_all_subsets_in_fractions() -> None:
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        n = int(rng.integers(1, 4))
-        p, q = small_rational(rng, 6, zeros=True), small_rational(rng, 6, zeros=True)
-        if len(reference.support(q)) < n:
-            continue
-        law = otmd.Stratified(as_floats(q), n)
-        slots = [[Fraction(0)] * 6 for _ in range(n)]
-        for y, j in enumerate(law.strata):
-            slots[j][y] = q[y] / sum(m for m, i in zip(q, law.strata, strict=True) if i == j)
-        rate, subset = reference.optimal_by_subsets(p, reference.independent(slots))
-        best = otmd.optimal_acceptance(as_floats(p), law)
-        assert best.rate == pytest.approx(float(rate), abs=1e-13)
-        found = sum(p[y] for y in np.flatnonzero(best.subset)) - np.prod(
-            [sum(row[y] for y in np.flatnonzero(best.subset)) for row in slots]
-        )
-        assert 1 + found == rate, "the cut that was found attains the exact minimum"
-        assert best.subset.sum() == len(subset)
 
 
 def test_a_large_vocabulary_has_no_better_neighbour() -> None:

@@ -10,7 +10,6 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor, StoppingCr
 import otmd
 from otmd.models import LanguageModel, generation
 from otmd.models.variants import skip_layers
-from otmd.trees import LayerVerification
 
 from .conftest import WORDS, make_llama, make_ngram, make_tokenizer
 
@@ -143,20 +142,6 @@ def test_processors_see_the_prefix_of_each_node(small: LanguageModel, monkeypatc
     monkeypatch.setattr(generation._Scores, "scores", without_prefix)
     written = texts(small, **settings)
     assert otmd.audit.texts(written, penalised(small)).outcome == "FAULTY"
-
-
-@pytest.mark.slow
-def test_a_wrong_rule_is_found(small: LanguageModel, monkeypatch) -> None:
-    class FirstDraft(LayerVerification):
-        """Accepts the first draft of the root, whatever the target says."""
-
-        def emit(self, context, tree, choices):
-            token = int(tree.node(()).tokens[0])
-            return token, choices.token(context.target((token,)))
-
-    monkeypatch.setattr(generation, "LayerVerification", FirstDraft)
-    written = texts(small, similar(small), **SETTINGS)
-    assert otmd.audit.texts(written, small.logits_after, **SETTINGS).outcome == "FAULTY"
 
 
 def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(

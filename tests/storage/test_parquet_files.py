@@ -58,7 +58,6 @@ COSTLY = {
     "all values in the first row": lambda: {"target_probs": lists([LARGE] + [1] * 70)},
     "all values in the last row": lambda: {"target_probs": lists([1] * 70 + [LARGE])},
     "a long text": lambda: {"request": ["a" * (5 << 20)] * 64},
-    "a longer text": lambda: {"request": ["a" * (40 << 20)] * 64},
     "many dense rows": lambda: {"target_probs": lists([100_000] * 120, random=True)},
 }
 
@@ -69,11 +68,7 @@ def test_what_would_fill_the_memory_costs_little_or_is_refused(tmp_path, name):
     path = written(tmp_path / "a.parquet", COSTLY[name]())
     peak, said = megabytes(path)
     refusals = ("numbers, expected at most", "write fewer rows a group")
-    expected = {
-        "many dense rows": ("read",),
-        "a long text": ("row 1",),
-        "a longer text": ("row 1",),
-    }
+    expected = {"many dense rows": ("read",), "a long text": ("row 1",)}
     assert any(words in said for words in (*expected.get(name, ()), *refusals)), said
     assert peak < MOST_MEGABYTES
 

@@ -117,6 +117,7 @@ def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):
     assert otmd.audit.recorded_run(rows, "fixed", rng=rng).outcome == "FAULTY"
 
 
+@pytest.mark.slow
 def test_the_public_fault_is_found(hook, pair, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", returned_raw)
     with hook.recorded(tmp_path / "run.jsonl"):

@@ -125,7 +125,7 @@ def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions
     assert np.mean(by_step[LEFT_OUT:]) / own == pytest.approx(1.013, abs=5e-4)
     make = partial(TokenTree, branching=(1,) * CHAIN)
     rng = np.random.default_rng(0)
-    rule, starts = BlockVerification(), np.tile([0, 2], 200).tolist()
+    rule, starts = BlockVerification(), np.tile([0, 2], 60).tolist()
     sums = np.array(
         [
             take_steps([Walk(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))])[0][

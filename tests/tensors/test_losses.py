@@ -90,9 +90,8 @@ def test_the_hybrid_of_divergence_and_variation() -> None:
 
 
 @each_loss
-@pytest.mark.parametrize("size", [12])
-def test_gradients_are_those_of_finite_differences(loss: Loss, size: int) -> None:
-    p, logits = pair(3, size, seed=size)
+def test_gradients_are_those_of_finite_differences(loss: Loss) -> None:
+    p, logits = pair(3, 12, seed=12)
     assert torch.autograd.gradcheck(partial(loss, p), logits.requires_grad_(), atol=1e-6)
 
 
@@ -235,9 +234,8 @@ def test_along_a_path_the_running_minimum_counts() -> None:
 
 
 @pytest.mark.parametrize("widths", [(2, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("seed", range(1))
-def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], seed: int) -> None:
-    target, draft = (trees.TableModel.random(vocab_size=4, order=2, rng=seed + s) for s in (0, 50))
+def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...]) -> None:
+    target, draft = (trees.TableModel.random(vocab_size=4, order=2, rng=s) for s in (0, 50))
     tree = trees.TokenTree(draft, widths, otmd.Stratified)
     value = expected_tokens(target, draft, widths)
     default = trees.tokens_per_step(trees.SubtreeVerification(), target, tree).value
@@ -247,9 +245,9 @@ def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...], 
 
 @pytest.mark.parametrize("widths", [1, (2, 2, 1), 4])
 def test_gradients_of_trees(widths: int | Sequence[int]) -> None:
-    p, logits = pair(6, 20, seed=2)
+    p, logits = pair(6, 8, seed=2)
     # Drafts of other positions, so that no text is accepted surely.
-    p, logits = p.view(2, 3, 20), logits.flip(0).view(2, 3, 20)
+    p, logits = p.view(2, 3, 8), logits.flip(0).view(2, 3, 8)
     # The tokens that the draft misses most.
     tokens = (logits.softmax(-1) / p).argmin(-1)
     loss = partial(tokens_per_step_loss, p, tokens=tokens, num_drafts=widths)

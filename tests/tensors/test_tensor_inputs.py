@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -143,15 +141,3 @@ def test_bad_arguments_of_logits_are_named() -> None:
             probs_from_logits(P, bad)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^logits: got dtype"):
         probs_from_logits(torch.tensor([1, 2]))
-
-
-def test_importing_otmd_needs_no_torch() -> None:
-    code = (
-        "import sys, otmd\n"
-        "otmd.RatioCurve([0.5, 0.5], [0.5, 0.5])\n"
-        "assert 'torch' not in sys.modules\n"
-        "assert 'polars' not in sys.modules\n"
-        "import otmd.tensors\n"
-        "assert 'torch' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

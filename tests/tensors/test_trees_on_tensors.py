@@ -15,13 +15,7 @@ from otmd.laws import Slots
 from otmd.probabilities import FloatArray, IntArray
 from otmd.tensors import TensorLayerVerification, TensorLevel, draft_level
 from otmd.tensors import trees as tensor_trees
-from otmd.trees import (
-    LayerVerification,
-    TableModel,
-    TokenTree,
-    target_distribution,
-    whole_tree,
-)
+from otmd.trees import LayerVerification, TableModel, TokenTree, target_distribution, whole_tree
 from otmd.trees.base import Context, Node, Prefix
 from otmd.verifiers import pair_sweep
 

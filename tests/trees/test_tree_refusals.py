@@ -78,11 +78,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: TableModel([]), ValueError, "tables: got none"),
     (lambda: TableModel([np.eye(3)]), ValueError, r"tables\[0\]: got the shape \(3, 3\)"),
     (lambda: TableModel([[0.5, 0.6]]), ValueError, r"tables\[0\]"),
-    (
-        lambda: tokens_per_step(BlockVerification(), TARGET, PATH, 1, rng=0),
-        ValueError,
-        "num_trees",
-    ),
+    (lambda: tokens_per_step(BlockVerification(), TARGET, PATH, 1, rng=0), ValueError, "num_trees"),
     (
         lambda: tokens_per_step(BlockVerification(), lambda _: np.eye(2), PATH),
         ValueError,

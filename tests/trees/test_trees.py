@@ -10,24 +10,19 @@ import pytest
 import reference as naive
 from small_models import along, model_pair
 
-from otmd.trees import (
-    IIDPaths,
-    MostLikelyTree,
-    budget_shape,
-)
+from otmd.trees import IIDPaths, MostLikelyTree, budget_shape
 from otmd.trees.base import Context
 from otmd.trees.laws import Shape
 from otmd.trees.optimum import _trees
 
 
-@pytest.mark.parametrize("num_paths", [2])
-def test_paths_merge_into_the_tree_of_their_prefixes(num_paths: int) -> None:
-    target, draft = model_pair("any", num_paths)
+def test_paths_merge_into_the_tree_of_their_prefixes() -> None:
+    target, draft = model_pair("any", 2)
     wanted: dict[frozenset, float] = defaultdict(float)
-    for tree, prob in naive.trees_of_paths(draft, num_paths, 2):
+    for tree, prob in naive.trees_of_paths(draft, 2, 2):
         drafted = {(*prefix, token) for prefix, tokens in tree.items() for token in tokens}
         wanted[frozenset({(), *drafted})] += prob
-    found = _trees(Context(target, IIDPaths(draft, num_paths, 2)))
+    found = _trees(Context(target, IIDPaths(draft, 2, 2)))
     assert found.keys() == wanted.keys()
     for tree, prob in wanted.items():
         assert found[tree] == pytest.approx(prob, abs=1e-12)
@@ -71,9 +66,3 @@ def test_no_shape_of_the_budget_is_better(rates: list[float], budget: int) -> No
     best = max(accepted(shape, rates) for shape in shapes(budget, 3, 3))
     found = budget_shape(rates, budget, 3)
     assert accepted(found, rates) == pytest.approx(best, abs=1e-12)
-
-
-# ---------------------------------------------------------------- choices
-
-
-# ---------------------------------------------------------------- bad input

@@ -16,7 +16,6 @@ from otmd.trees import (
     IIDPaths,
     InclusionBound,
     LayerVerification,
-    MostLikelyTree,
     SubtreeVerification,
     TableModel,
     TokenLevel,
@@ -29,23 +28,6 @@ from otmd.trees.base import Context
 from otmd.trees.inclusion import _listed_with
 
 RULES = [LayerVerification(), SubtreeVerification()]
-TREES = {
-    "strata 2×2": lambda q: TokenTree(q, (2, 2), otmd.Stratified),
-    "strata 3×1": lambda q: TokenTree(q, (3, 1), otmd.Stratified),
-    "greedy 2×2": lambda q: TokenTree(q, (2, 2), otmd.Greedy),
-    "two paths": lambda q: IIDPaths(q, 2, 2),
-    "distinct 2-2": lambda q: TokenTree(q, (2, 2)),
-    "most likely": lambda q: MostLikelyTree(q, 5, 3, 3),
-}
-
-
-def pairs(kind: str, name: str, number: int):
-    """Models and a tree, where the tree's law is defined."""
-    for seed in range(number):
-        target, draft = model_pair(kind, seed)
-        fewest = min(np.count_nonzero(table, axis=-1).min() for table in draft.tables)
-        if fewest >= 2 or not name.startswith("greedy"):
-            yield target, TREES[name](draft)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -116,7 +98,7 @@ def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monke
     for kind in ("any", "peaked"):
         target, draft = model_pair(kind, 2, vocab_size=4)
         law = TokenTree(draft, shape, BIG_LAWS[name])
-        texts = [*product(range(4), repeat=law.depth)]
+        texts = [*product(range(4), repeat=law.depth)][::3]
         values = [InclusionBound().along(Context(target, law), text) for text in texts]
         with monkeypatch.context() as patch:
             patch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
@@ -124,33 +106,16 @@ def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monke
         assert values == pytest.approx(listed, abs=1e-12)
 
 
-class WithoutLeftover(LayerVerification):
-    """Faulty: a layer emits from w M, not from what its children leave of it."""
-
-    def layers(self, context, tree):
-        layers = super().layers(context, tree)
-        for layer in layers:
-            layer.masses, layer.left_by = layer.scores, layer._target
-        return layers
-
-
-def test_a_layer_that_forgets_its_children_is_caught() -> None:
-    target, draft = model_pair("any", 1)
-    law = TokenTree(draft, (2, 1), otmd.Stratified)
-    output = output_distribution(WithoutLeftover(), target, law)
-    assert np.abs(output - target_distribution(target, 3)).max() > 0.01
-
-
 def test_a_large_vocabulary() -> None:
     rng = np.random.default_rng(3)
-    rows = rng.dirichlet(np.full(2000, 0.05), size=2)
+    rows = rng.dirichlet(np.full(500, 0.1), size=2)
     target, draft = TableModel([rows[0]]), TableModel([0.6 * rows[0] + 0.4 * rows[1]])
     law = TokenTree(draft, (2, 2, 1, 1), otmd.Stratified)
     by_layer, by_node, by_token = (
-        tokens_per_step(rule, target, law, 60, rng=4)
+        tokens_per_step(rule, target, law, 30, rng=4)
         for rule in (*RULES, TokenLevel(otmd.Preference()))
     )
-    bound = tokens_per_step(InclusionBound(), target, law, 400, rng=5)
+    bound = tokens_per_step(InclusionBound(), target, law, 100, rng=5)
     assert by_layer.value < bound.value + 4 * (bound.standard_error + by_layer.standard_error)
     assert by_layer.value > by_token.value
     assert abs(by_node.value - by_layer.value) < 4 * by_node.standard_error

@@ -17,7 +17,7 @@ TOLERANCES = (1e-10, 1e-3)
 ROUNDING = 1e-12
 GAP = 1e-9
 SERVED = ("greedy", "hub", "top_then_with", "top_then_without", "top_then_stratified")
-INSTANCES = instances(50, seed=61)
+INSTANCES = instances(30, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
@@ -161,7 +161,7 @@ def test_tokens_that_lie_between_two_classes(tol: float, monkeypatch: pytest.Mon
     monkeypatch.setattr(slots_plan, "_FEW", 0)
     monkeypatch.setattr(slots_plan, "_LARGEST", 1)
     split = 0
-    for seed in range(6):
+    for seed in range(3):
         target, draft = logits_pair(50, 0.5, [seed], scale=1.5)
         law = otmd.WithReplacement(draft, 2)
         assert_sound(target, law, tol, seed)
@@ -172,7 +172,7 @@ def test_tokens_that_lie_between_two_classes(tol: float, monkeypatch: pytest.Mon
                 _, probs = side.classes_of(tokens, np.zeros_like(tokens))
                 split += np.count_nonzero((probs > 1e-3) & (probs < 1 - 1e-3))
     # Without these the test would say nothing about the split.
-    assert split >= 50
+    assert split >= 25
 
 
 @pytest.mark.parametrize("tol", [1e-10, 1e-6])
@@ -226,6 +226,7 @@ def test_tiers_are_lossless(tol: float) -> None:
     assert tiers >= 12
 
 
+@pytest.mark.slow
 def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
     target, law = lossy_output(60_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
     plan = plan_of(target, law)
@@ -240,9 +241,6 @@ def test_a_search_that_ends_early_says_so() -> None:
     proof = otmd.Optimal().certificate(target, law)
     assert 1e-10 < proof.gap < 1e-4
     assert proof.status.endswith("below the optimum, more than the tolerance of 1e-10")
-
-
-# ---------------------------------------------------------------- invariance
 
 
 # ---------------------------------------------------------------- full size
@@ -301,7 +299,7 @@ def test_a_language_models_vocabulary(temperature: float, noise: float | None, n
 @pytest.mark.parametrize(
     ("kind", "inner"),
     [
-        (otmd.WithReplacement, True),
+        pytest.param(otmd.WithReplacement, True, marks=pytest.mark.slow),
         (otmd.WithoutReplacement, True),
         (otmd.WithoutReplacement, False),
     ],

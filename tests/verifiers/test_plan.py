@@ -7,17 +7,8 @@ import pytest
 from strategies import instances, package_law
 
 import otmd
-from otmd.transport import (
-    TransportPlan,
-    TransportProblem,
-    canonical_decomposition,
-    solve_transport,
-)
+from otmd.transport import TransportPlan, TransportProblem, canonical_decomposition, solve_transport
 from otmd.verifiers.plan_verifier import PlanVerifier
-
-P = np.array([0.5, 0.2, 0.2, 0.1])
-Q = np.array([0.1, 0.2, 0.3, 0.4])
-LAW = otmd.WithReplacement(Q, 2)
 
 
 def enumerated_rate(verifier: PlanVerifier, target, law) -> float:

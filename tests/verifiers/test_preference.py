@@ -11,16 +11,6 @@ from sweep_twin import order_of, swept, swept_masses
 import otmd
 from otmd.verifiers.preference import Preference
 
-Q = np.array([0.3, 0.25, 0.15, 0.1, 0.1, 0.06, 0.04])
-P = np.array([0.1, 0.3, 0.05, 0.25, 0.1, 0.15, 0.05])
-
-
-def enumerated(rule: otmd.Verifier, target: np.ndarray, law: otmd.DraftLaw) -> float:
-    prepared = rule.prepare(target, law)
-    tuples, probs = law.enumerate()
-    hits = [prepared.conditional_law(x)[np.unique(x)].sum() for x in tuples]
-    return float(probs @ hits)
-
 
 def table_of(law: otmd.DraftLaw) -> list[list[float]]:
     """The distribution of each slot."""
@@ -79,19 +69,6 @@ def test_the_certificate_says_where_the_rule_is_optimal() -> None:
             assert proof.gap < 1e-12
             optimal += 1
     assert 5 < optimal < 60
-
-
-@pytest.mark.parametrize("law", [otmd.Stratified, otmd.WithReplacement])
-def test_a_large_vocabulary(law: type) -> None:
-    rng = np.random.default_rng(5)
-    p, q = rng.dirichlet(np.full(3000, 0.1), size=2)
-    q = 0.7 * p + 0.3 * q
-    rule = otmd.Preference()
-    for n in (1, 2, 4):
-        prepared = rule.prepare(p, law(q, n))
-        assert prepared.rate == pytest.approx(otmd.acceptance_rate(rule, p, law(q, n)), abs=1e-12)
-        assert prepared.rate <= otmd.optimal_acceptance(p, law(q, n)).rate + 1e-12
-        assert (prepared.accepted <= p).all()
 
 
 @pytest.mark.parametrize("n", [2, 8])

@@ -9,11 +9,7 @@ from reference import exact, judged, rrsw, without_replacement
 import otmd
 from otmd.laws import Race
 from otmd.laws.race.quadrature import RATE_UNIT
-from otmd.verifiers.rejection_bounds import (
-    _fill_deficits,
-    state_between,
-    walk_paths,
-)
+from otmd.verifiers.rejection_bounds import _fill_deficits, state_between, walk_paths
 from otmd.verifiers.rejection_classes import RejectionPosition
 
 ROUNDING = 1e-12

@@ -5,13 +5,7 @@ import pytest
 import race_twins
 
 from otmd.curve.blocks import NUM_GROUPS, fill_groups
-from otmd.laws.race.containment import (
-    POWER,
-    RaceScale,
-    _sum_groups,
-    _sum_tokens,
-    power_sums,
-)
+from otmd.laws.race.containment import POWER, RaceScale, _sum_groups, _sum_tokens, power_sums
 from otmd.laws.race.quadrature import POWERS as MOST_POWERS
 
 SIZES = [7, 2500]

@@ -59,22 +59,26 @@ def mixed_tokens(plan: ChoicePlan) -> int:
     return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
 
 
-@pytest.mark.parametrize("tol", [1e-10, 0.3])
-@pytest.mark.parametrize(("V", "n", "threshold"), [(90, 2, 1.0), (60, 3, 2.5)])
+@pytest.mark.parametrize(
+    ("V", "n", "threshold", "tol"),
+    [
+        (90, 2, 1.0, 1e-10),
+        (90, 2, 1.0, 0.3),
+        pytest.param(60, 3, 2.5, 1e-10, marks=pytest.mark.slow),
+    ],
+)
 def test_a_vocabulary_that_is_all_tail(
     V: int, n: int, threshold: float, tol: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(race_plan, "HEAVY", threshold)
     monkeypatch.setattr(race_plan, "HEAVY_PAIR", 0.03)
-    for seed in range(1):
-        rng = np.random.default_rng([V, n, seed])
-        law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
-        target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
-        verifier, plan = prepared(tol, target, law)
-        assert mixed_tokens(plan) > V // 2
-        assert_lossless(verifier, plan, law)
-        gap = plan.bound - plan.rate
-        assert -1e-12 <= gap <= max(tol, 1e-6), seed
+    rng = np.random.default_rng([V, n, 0])
+    law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
+    target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
+    verifier, plan = prepared(tol, target, law)
+    assert mixed_tokens(plan) > V // 2
+    assert_lossless(verifier, plan, law)
+    assert -1e-12 <= plan.bound - plan.rate <= max(tol, 1e-6)
 
 
 @pytest.mark.parametrize("tol", [1e-10, 0.3])
@@ -152,7 +156,14 @@ def given(plan: ChoicePlan, law: otmd.WithoutReplacement, token: int) -> float:
     return total
 
 
-@pytest.mark.parametrize("kind", ["peaked", "almost equal", "ties", "partly drafted"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "peaked",
+        "partly drafted",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("almost equal", "ties")),
+    ],
+)
 def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     """Each token is accepted exactly as often as the plan says, on which its thinning relies."""
     target, draft = many_tokens(kind)
@@ -160,7 +171,7 @@ def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     _, plan = prepared(1e-10, target, law)
     assert -1e-12 <= plan.bound - plan.rate <= 1e-9
     drafted = np.argsort(draft)[np.count_nonzero(draft == 0.0) :]
-    for token in [*drafted[[0, drafted.size // 2, -40, -1]], *drafted[:: drafted.size // 4]]:
+    for token in drafted[[0, drafted.size // 2, -40, -1]]:
         accepted = plan.accepted[token]
         assert given(plan, law, int(token)) == pytest.approx(accepted, rel=1e-12, abs=1e-300)
 
