@@ -76,7 +76,7 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 
 
 def read_batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a few thousand rows at a time, as pyarrow arrays by name; ValueError if the file is torn or too large."""
+    """Yield at most 4,096 rows at a time, as pyarrow arrays by name; ValueError if the file is torn."""
     with _opened(path) as stored:
         for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))

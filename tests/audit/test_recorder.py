@@ -214,7 +214,7 @@ def test_tables_that_no_recorder_writes_are_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="depth: got float64 of shape"):
         recorded_run(source)
     (source / "run.json").write_text(json.dumps({"otmd_run": 1, "law": "fixed", "rule": "none"}))
-    with pytest.raises(ValueError, match="run.json: torn, or not written by otmd"):
+    with pytest.raises(ValueError, match=r"run.json: torn, or not written by otmd"):
         recorded_run(source)
 
 

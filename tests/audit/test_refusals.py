@@ -8,15 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from honest import P, Q
 
 import otmd
 from otmd import audit
-from otmd.audit import Recorder, recorded_run, shards
-from otmd.audit.numbers import NUMBERS
+from otmd.audit import Recorder, recorded_run
 from otmd.probabilities import Processing
 
 LAW = otmd.WithReplacement(Q, 2)
@@ -63,60 +60,13 @@ def line(text: str):
     return lambda at: recorded_run(written(at / "run.jsonl", f"{json.dumps(ROW)}\n{text}"))
 
 
-def columns(**values):
+def recorder(**options):
+    return lambda at: Recorder(at / "a", **options)
+
+
+def added(**fields):
     def call(at: Path):
-        pq.write_table(pa.table(values), at / "run.parquet")
-        recorded_run(at / "run.parquet")
-
-    return call
-
-
-def tensors(*entries: str):
-    """A safetensors file with these entries of its header and 16 bytes."""
-    header = f"{{{', '.join(entries)}}}"
-    content = len(header).to_bytes(8, "little") + header.encode() + bytes(16)
-    return lambda at: recorded_run(written(at / "run.safetensors", content))
-
-
-def tensor(shape, dtype="F64", name="target_probs"):
-    entry = json.dumps({"dtype": dtype, "shape": shape, "data_offsets": [0, 16]})
-    return f'"{name}": {entry}'
-
-
-def shard(fields: str, **metadata):
-    def call(at: Path):
-        tensor = {"0.target_probs": np.ones(1)}
-        metadata["otmd_fields"] = fields
-        content = shards._in_safetensors(tensor, metadata | {"otmd_law": "fixed"})
-        recorded_run(written(at / "rows-00000.safetensors", content).parent)
-
-    return call
-
-
-def numbers(before: str = "", after: str = "", row: int = 2, cut: int = 0):
-    """Numbers with a row altered, or cut short by so many bytes."""
-
-    def call(at: Path):
-        with Recorder(at / "a", "numbers") as recorder:
-            recorder.add(**DRAFTED)
-            recorder.add(**DRAFTED)
-        path = at / "a" / NUMBERS
-        lines = path.read_text().splitlines(keepends=True)
-        assert before in lines[row]
-        lines[row] = lines[row].replace(before, after, 1)
-        path.write_text("".join(lines)[: -cut or None])
-        recorded_run(at / "a")
-
-    return call
-
-
-def recorder(keep: str = "rows", law="with-replacement"):
-    return lambda at: Recorder(at / "a", keep, law)
-
-
-def added(keep: str, **fields):
-    def call(at: Path):
-        with Recorder(at / "a", keep) as recorder:
+        with Recorder(at / "a") as recorder:
             recorder.add(**ROW | fields)
 
     return call
@@ -130,21 +80,18 @@ def step(**fields):
     return call
 
 
-def recorded(keep: str, recorded_law, **options):
+def recorded(recorded_law, **options):
     def call(at: Path):
-        with Recorder(at / "a", keep, recorded_law) as recorder:
+        with Recorder(at / "a", recorded_law) as recorder:
             recorder.add(**DRAFTED)
         recorded_run(at / "a", **options)
 
     return call
 
 
-def pipe(name: str):
-    def call(at: Path):
-        os.mkfifo(at / name)
-        recorded_run(at / name if name == "run.jsonl" else at)
-
-    return call
+def pipe(at: Path):
+    os.mkfifo(at / "run.jsonl")
+    recorded_run(at / "run.jsonl")
 
 
 def written(path: Path, content: str | bytes) -> Path:
@@ -230,59 +177,27 @@ VALUES = [
      "row 2: target: got ids up to 9999999999"),
     (line('{"target_probs": [1], "depth": 99999999}\n'), "row 2: depth: got 99999999"),
     (line('{"target_probs": [1], "request": "%s"}\n' % ("a" * 2000)), "row 2: request: got 2000 characters"),
-    (columns(target_probs=[[[0.5]]]), "row 1: target_probs: got object of shape"),
-    (columns(target_probs=[[1.0]], step=[[1]]), "row 1: step: got array.*, expected a whole number"),
-    (columns(target_probs=[[1.0]], step=[0.5]), "row 1: step: got 0.5"),
-    (columns(target_probs=[[1.0]], other=[1]), "other: got an unknown field"),
-    (columns(target_probs=["a"]), "row 1: target_probs: got 'a', expected a list of numbers"),
-    (columns(target_probs=[None]), "row 1: target_probs: got nothing"),
-    (columns(target_probs=[[1.0]], draft_tokens=[[None]]), "draft_tokens: got"),
-    (columns(request=pa.array([b"\xff"]).cast(pa.string(), safe=False)), "run.parquet: row 1: 'utf-8' codec"),
-    (tensors(tensor([2])), "got shape"),
-    (tensors(tensor([1, 2], "C64")), "got type C64"),
-    (tensors(tensor([2], name="other")), "other: got an unknown field"),
-    (tensors(tensor([1, 2]), tensor([1, 2])), "run.safetensors.*it names 'target_probs' twice"),
+    (line('{"target_probs": [1], "ended": 1}\n'), "row 2: ended: got 1, expected true or false"),
+    (line('{"target_probs": [1], "context": [1]}\n'), "row 2: context: got list"),
+    (of([ROW], rule="all"), "rule: got 'all', expected token, block, tree"),
+    (of([ROW], end_tokens=[0.5]), "end_tokens: got float64"),
     # Recorders, and what they wrote.
-    (recorder(keep="all"), "keep: got 'all', expected rows or numbers"),
-    (recorder(law="none"), "law: got 'none'"),
-    (of(Path(__file__).parent), "audit: got a folder without rows"),
-    (pipe("run.jsonl"), "run.jsonl: got no regular file"),
-    (pipe(NUMBERS), f"{NUMBERS}: got no regular file"),
-    (pipe("rows-00000.safetensors"), "safetensors: got no regular file"),
-    *((added(keep, **{name: value}), message)
-      for keep in ("rows", "numbers")
-      for name, value, message in (
-          ("target_probs", [[1.0]], r"target_probs: got float64 of shape \(1, 1\)"),
-          ("request", 0.5, "request: got float"),
-          ("output_token", 0.5, "output_token: got 0.5, expected a whole number"),
-          ("target_prob", [1.0], "target_prob: got an unknown field"),
-      )),
+    (recorder(law="joint"), "law: got 'joint'"),
+    (recorder(rule="all"), "rule: got 'all'"),
+    (of(Path(__file__).parent), "audit: got a folder without run.json"),
+    (pipe, "run.jsonl: got no regular file"),
+    (added(target_probs=[[1.0]]), r"row 1: target_probs: got float64 of shape \(1, 1\)"),
+    (added(request=0.5), "row 1: request: got float"),
+    (added(output_token=0.5), "row 1: output_token: got 0.5, expected a whole number"),
+    (added(target_prob=[1.0]), "row 1: target_prob: got an unknown field"),
     (step(output_tokens=[]), "got 0 tokens, expected 1 to 2 for 1 drafts"),
     (step(target_logits=[[0.0, 1.0]]), "target_logits: got 1 rows, expected 2 rows"),
     (step(draft_logits=[0.0]), "draft_logits: got 0.0, expected a list of numbers"),
+    (step(draft_logits=[]), "draft_logits: got 0 rows, expected 1 or 2 rows"),
     (step(penalty=1.0), "penalty: got an unknown field"),
-    (recorded("rows", partial(otmd.Stratified, sharpness=2.0)), r"law: got 'stratified \(sharpness=2.0\)'"),
-    (recorded("numbers", "fixed", law="with-replacement"), "law: got with-replacement, expected fixed"),
-    (recorded("numbers", "fixed", target_processing=Processing()), "target_processing: got Processing"),
-    (numbers(cut=9), "the last line: got a part of a line, expected a whole one"),
-    (numbers("in order of p)", "in another order)", row=0), "numbers of other claims"),
-    (numbers('"law"', '"laws"', row=0), "row 1: got another line"),
-    (numbers('"depth":0', '"depth":-1'), "row 3: depth: got -1, expected a whole number from 0"),
-    (numbers('"depth":0', '"deep":0'), "row 3: row: got"),
-    (numbers('"decided":true', '"decided":1'), "decided: got 1, expected true or false"),
-    (numbers('"cases":[]', '"cases":["a"]'), "cases: got a, expected a kind"),
-    (numbers('"cases":[]', '"cases":{}'), "cases: got {}, expected a list"),
-    (numbers('"mass":0', '"mass":7'), "mass: got 7"),
-    (numbers('"classes":[[', '"classes":[[9'), "classes: got"),
-    (numbers('"starts":[', '"starts":[0,'), "starts: got"),
-    (numbers('"request":""', '"request":4'), "request: got 4, expected a text"),
-    (numbers('"has_draft":true', '"has_draft":null'), "has_draft: got None"),
-    (numbers('"row":2', '"row":2,"row":2'), "row 3: no JSON"),
-    (shard(""), "fields that are no JSON"),
-    (shard("{}"), "other fields"),
-    (shard("[" + "{}," * 5000 + "{}]"), "other fields"),
-    (shard("[]"), r"0.target_probs: got shape \(1,\), expected a vector"),
-    (shard('[{"output_tokens": 1}]'), "row 1: output_tokens: got an unknown field"),
+    (recorded(partial(otmd.Stratified, sharpness=2.0), law="stratified"),
+     r"law: got stratified, expected stratified \(sharpness=2.0\), as the run"),
+    (recorded("fixed", target_processing=Processing()), "target_processing: got Processing.* None, as"),
 ]  # fmt: skip
 OTHER_ERRORS = [
     (sampled(law=Q), TypeError, "law.*DraftLaw"),

@@ -15,10 +15,10 @@ from scipy.stats import binom
 
 import otmd
 from otmd import audit
+from otmd.audit import recorded_run
 from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, ROWS, SLOTS
 from otmd.audit.drafts import independence_p_values
 from otmd.audit.judge import Grouping, judge_claim, judge_rate
-from otmd.audit import recorded_run
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 LOGITS = np.random.default_rng(0).normal(scale=1.5, size=(20, 50))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from otmd.audit.claims import EVENTS, MISTAKES
 from otmd.audit import recorded_run
+from otmd.audit.claims import EVENTS, MISTAKES
 from otmd.probabilities import Processing
 
 HALVES = {"target_probs": [0.5, 0.5, 0.0], "draft_probs": [0.5, 0.5, 0.0]}

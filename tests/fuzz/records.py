@@ -1,4 +1,4 @@
-"""Target: recorded runs in each format, damaged and crafted, through the audit."""
+"""Target: recorded runs as lines and as tables, damaged and crafted, through the audit."""
 
 from __future__ import annotations
 
@@ -7,53 +7,49 @@ from functools import cache
 
 from fuzz import files
 from fuzz.choices import Choices
-from otmd.audit import Recorder
+from otmd.audit import Recorder, recorded_run
 from otmd.audit.declared import MAKERS
-from otmd.audit.numbers import NUMBERS, read_numbers
-from otmd.audit.records import FIELDS
-from otmd.audit.run_audit import recorded_run
+from otmd.audit.rows import FIELDS
 from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
 USUAL = ("target_probs", "draft_probs", "draft_tokens", "output_token")
-SUFFIXES = ("jsonl", "parquet", "safetensors", "numbers")
+NAMES = ("run.jsonl", "run.json", "part-00000.parquet", "part-00000.npz")
 
 
 def one_input(choices: Choices) -> None:
-    kind = choices.pick(SUFFIXES)
+    name = choices.pick(NAMES)
     law, seed = choices.pick(list(MAKERS)), choices.below(3)
     processing = Processing(top_k=2) if choices.rarely() else None
-    content = _content(kind, choices) if choices.often() else choices.bytes(300)
-    path = files.folder() / (NUMBERS if kind == "numbers" else f"run.{kind}")
-    path.write_bytes(files.damaged(content, choices))
+    is_folder = name != "run.jsonl"
+    folder = files.folder()
+    if is_folder:
+        folder = folder / "recorded"
+        recorded = _recorded()
+        for path in folder.glob("part-*"):
+            path.unlink()
+        for other, content in recorded.items():
+            (folder / other).write_bytes(content)
+    content = _recorded().get(name, b"") if is_folder else _lines(choices)
+    content = content if choices.often() else choices.bytes(300)
+    (folder / name).write_bytes(files.damaged(content, choices))
+    options = {} if is_folder else {"law": law, "target_processing": processing}
     try:
-        if kind == "numbers":
-            list(read_numbers(path))
-            return
-        found = recorded_run(path, law, target_processing=processing, rng=seed)
+        found = recorded_run(folder if is_folder else folder / name, rng=seed, **options)
         str(found)
         found.to_dict()
     except ALLOWED as error:
         files.check_one_line(error)
 
 
-def _content(kind: str, choices: Choices) -> bytes:
-    if kind == "jsonl":
-        return _lines(choices)
-    if kind == "numbers":
-        return _numbers()
-    if kind == "parquet":
-        return files.parquet(choices, _names(choices))
-    return files.safetensors(choices, _names(choices), 1 + choices.below(3))
-
-
 @cache
-def _numbers() -> bytes:
+def _recorded() -> dict[str, bytes]:
     row = {name: files.honest(name, 1)[0] for name in USUAL}
-    with Recorder(files.folder() / "recorded", "numbers") as recorder:
+    folder = files.folder() / "recorded"
+    with Recorder(folder) as recorder:
         recorder.add(**row)
         recorder.add(**row)
-    return (files.folder() / "recorded" / NUMBERS).read_bytes()
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
 
 
 def _names(choices: Choices) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def test_a_planted_fault_is_caught(target, place, monkeypatch) -> None:
 
 def test_an_error_of_two_lines_is_caught(monkeypatch) -> None:
     monkeypatch.setattr(records, "recorded_run", planted(ValueError("one\ntwo")))
-    monkeypatch.setattr(records, "SUFFIXES", ("jsonl",))
+    monkeypatch.setattr(records, "NAMES", ("run.jsonl",))
     with pytest.raises(AssertionError):
         records.one_input(Choices(Random(0)))
 

@@ -87,7 +87,6 @@ def test_batches_are_the_rows_in_order(tmp_path):
     batches = list(read_batches(path))
     assert all(batch.keys() == columns.keys() for batch in batches)
     assert [x for batch in batches for x in batch["b"].to_pylist()] == list(range(21))
-    assert max(len(batch["b"]) for batch in batches) <= 8
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
