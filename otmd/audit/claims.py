@@ -1,4 +1,4 @@
-"""What is claimed of a recorded run: orders and classes of tokens, and events that no sound engine records.
+"""Claims about a recorded run: orders and classes of tokens, and events that no sound engine records.
 
 A claim orders the tokens of a position by a key, and the order must be known before the token is drawn: it
 may depend on p, q and the text so far, never on the drafts or on what came of them.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from otmd.audit import claims, statistics
-from otmd.audit.claims import CLAIMS, CLASSES, DRAFTS, OUTPUTS, ROWS, SLOTS
+from otmd.audit.claims import CLASSES, DRAFTS, OUTPUTS, ROWS, SLOTS
 from otmd.audit.statistics import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets
 from otmd.audit.table import POSITION, Table
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -155,15 +155,30 @@ class Grouping(NamedTuple):
     listed: bool = False
 
 
+class Evidence(NamedTuple):
+    """M outcomes of a claim, their classes and groups.
+
+    The ``numbers`` (M,) in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
+    probability zero under it.
+    """
+
+    claim: claims.Hypothesis
+    numbers: FloatArray
+    impossible: BoolArray
+    classes: Sequence[Classes] = ()
+    groupings: Sequence[Grouping] = ()
+
+
 def judge_claims(
     table: Table, level: float, *, of_texts: bool, rng: np.random.Generator
 ) -> tuple[Claim, ...]:
     """Judge the claims for which anything was recorded. Only the bounds count impossible outcomes."""
-    found = []
+    recorded: list[Evidence] = []
     for side in (OUTPUTS, DRAFTS):
         tested = _lines_of(table, side)
         position = np.cumsum(table["slot"] == POSITION)[is_tested(table, side)] - 1
         groupings = _groupings(tested, position, side, of_texts)
+        impossible = tested["mass"] == 0
         # The order of token ids, the last one, links drafts.
         numbers = np.zeros(position.size)
         for claim in claims.ORDERED[side]:
@@ -174,16 +189,10 @@ def judge_claims(
             spread = tested["mass"] * rng.random(position.size)
             numbers = np.minimum(tested[claim.name] + spread, _BELOW_ONE)
             classes = [_classes(tested, claim.order)] if claim.order in CLASSES else []
-            found.append((claim, numbers, tested["mass"] == 0, classes, groupings))
+            recorded.append(Evidence(claim, numbers, impossible, classes, groupings))
         if side == DRAFTS:
-            found += _links(tested, position, numbers)
-    return tuple(
-        judge_claim(claim, numbers, impossible, classes, groupings, level, rng=rng)
-        for claim, numbers, impossible, classes, groupings in sorted(
-            found, key=lambda evidence: CLAIMS.index(evidence[0])
-        )
-        if numbers.size
-    )
+            recorded += _links(tested, numbers)
+    return tuple(judge_claim(x, level, rng=rng) for x in recorded if x.numbers.size)
 
 
 def _classes(tested: Table, order: str) -> Classes:
@@ -219,10 +228,7 @@ def _in_order(labels: IntArray) -> list[int]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-Evidence = tuple[claims.Hypothesis, FloatArray, BoolArray, list[Classes], list[Grouping]]
-
-
-def _links(tested: Table, position: IntArray, numbers: FloatArray) -> list[Evidence]:
+def _links(tested: Table, numbers: FloatArray) -> Iterator[Evidence]:
     """The evidence on links of drafts: to the draft before, and to that of the slot at the position before.
 
     Of independent drafts, the difference of their numbers modulo 1 is uniform, and so is that of their
@@ -239,7 +245,6 @@ def _links(tested: Table, position: IntArray, numbers: FloatArray) -> list[Evide
     in_rows = in_rows[~np.isnan(tested["repeat_of_row"][drawn[in_rows]])]
     earlier = {SLOTS: in_slots - 1, ROWS: starts[at[in_rows] - 1] + slot[in_rows]}
     names = {SLOTS: ("repeats_slot", "repeat_in_slots"), ROWS: ("repeats_row", "repeat_of_row")}
-    found: list[Evidence] = []
     for claim, linked in ((SLOTS, in_slots), (ROWS, in_rows)):
         lines = drawn[linked]
         now, before = numbers[lines], numbers[drawn[earlier[claim]]]
@@ -248,25 +253,12 @@ def _links(tested: Table, position: IntArray, numbers: FloatArray) -> list[Evide
         parts = ((_PARTS * now).astype(np.int64) - (_PARTS * before).astype(np.int64)) % _PARTS
         quarters = Classes(parts, np.full(_PARTS, 1 / _PARTS))
         difference = (now - before + _SHIFT) % 1.0
-        found.append((claim, difference, np.zeros(lines.size, bool), [repeats, quarters], []))
-    return found
+        yield Evidence(claim, difference, np.zeros(lines.size, bool), [repeats, quarters])
 
 
-def judge_claim(
-    claim: claims.Hypothesis,
-    numbers: FloatArray,
-    impossible: BoolArray,
-    classes: Sequence[Classes],
-    groupings: Sequence[Grouping],
-    level: float,
-    *,
-    rng: np.random.Generator,
-) -> Claim:
-    """Make the three statements of a :class:`Claim` on M outcomes.
-
-    The ``numbers`` (M,) in [0, 1) are uniform given the past if the claim holds; ``impossible`` outcomes have
-    probability zero under it.
-    """
+def judge_claim(evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
+    """Make the three statements of a :class:`Claim`."""
+    claim, numbers, impossible, classes, groupings = evidence
     num_cells = num_cells_for(numbers.size)
     cells = _equal_cells(numbers, num_cells)
     counted = [cells, *classes]
@@ -374,10 +366,10 @@ def _bets(cells: Classes) -> FloatArray:
 
 def judge_rate(table: Table, happened: str, most: str, level: float) -> Rate | None:
     """Whether events happen more often than with the probabilities of a column, where it is no NaN."""
-    known = ~np.isnan(table[most])
-    if not known.any():
+    lines = ~np.isnan(table[most])
+    if not lines.any():
         return None
-    events, probs = table[happened][known], table[most][known]
+    events, probs = table[happened][lines], table[most][lines]
     # With a stake of s·a the factor is 1 + s(X − a) ≤ exp(s(X − a)). So the last wealth is above 1 only if
     # more events happened than the probabilities expect.
     bets = [EventBets(stake * probs) for stake in STAKES]
@@ -441,9 +433,9 @@ def is_tested(table: Table, side: str) -> BoolArray:
 def improbable_rows(table: Table, level: float) -> dict[str, IntArray]:
     """Rows with tokens so improbable that a sound run has any with probability ``level``, by event."""
     # A tail mass is at most x with probability x at most; there is one for each token of the side.
-    found = {}
+    rows = {}
     for kind, side in (("output_improbable", OUTPUTS), ("draft_improbable", DRAFTS)):
         lines = _lines_of(table, side)
         small = (lines["tail"] * lines["tail"].size <= level) & (lines["mass"] > 0)
-        found[kind] = np.unique(lines["row"][small])
-    return found
+        rows[kind] = np.unique(lines["row"][small])
+    return rows

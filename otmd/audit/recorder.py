@@ -33,7 +33,7 @@ _OF_Q = ("draft_logits", "draft_probs")
 
 
 class Declared(NamedTuple):
-    """What was declared of a recorded run."""
+    """The law, rule and end tokens that were declared for a recorded run."""
 
     law: str
     rule: str
@@ -239,7 +239,7 @@ def _write_part(folder: Path, number: int, table: Table) -> None:
 
 
 def read_folder(folder: Path) -> tuple[Declared, Table]:
-    """What a recorder wrote into a folder; a ValueError names the file at fault."""
+    """Read the folder of a recorder; a ValueError names the file at fault."""
     declared = _read_declared(folder / RECORD)
     parts: list[Table] = []
     num_lines, last_row = 0, 0
@@ -293,8 +293,8 @@ def _read_part(path: Path) -> Table:
         part["request"] = part["request"].astype(object)
     for name, (kind, _) in COLUMNS.items():
         if part[name].dtype != np.dtype(kind) or part[name].shape != part["row"].shape:
-            found = f"{part[name].dtype} of shape {part[name].shape}"
-            raise wrong(f"{path}: {name}", found, f"{np.dtype(kind)} of one axis")
+            shape = f"{part[name].dtype} of shape {part[name].shape}"
+            raise wrong(f"{path}: {name}", shape, f"{np.dtype(kind)} of one axis")
     for fault, lines in _contradictions(part).items():
         if lines.any():
             raise wrong(f"{path}: line {1 + int(lines.argmax())}", fault, "a line of a Recorder")

@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What these rows have, in words."""
+        """The fault of these rows, in words."""
         return EVENTS[self.kind][0]
 
     @property
@@ -83,25 +83,13 @@ class Listing(NamedTuple):
         return "\n  ".join(lines)
 
 
-@dataclass(frozen=True)
-class Statement:
-    """The verdict on the outputs, or on the drafts.
+class Statement(NamedTuple):
+    """The verdict on the outputs or on the drafts: PASS, FAULTY or INCONCLUSIVE.
 
-    Attributes
-    ----------
-    subject : {"outputs", "drafts"}
-    outcome : {"PASS", "FAULTY", "INCONCLUSIVE"}
-    num_samples : int
-        The number of tokens that were tested.
-    orders : tuple of str
-        The orders of the tokens in which a deviation would have been seen.
-    detectable : float
-        The total variation, over all these tokens and in one of these orders, that would have been found with
-        probability 0.9; 1 if nothing was tested.
-    reasons : tuple of str
-        The faults in words; empty if none was found.
-    groups : str
-        By what rows are grouped: "depth", or "token index".
+    ``num_samples`` tokens were tested in these ``orders``. A total variation of ``detectable``, over all of
+    them and in one order, would have been found with probability 0.9; it is 1 if nothing was tested.
+    ``reasons`` are the faults in words, and ``groups`` says by what rows are grouped: "depth", or "token
+    index".
     """
 
     subject: str
@@ -110,7 +98,7 @@ class Statement:
     orders: tuple[str, ...]
     detectable: float
     reasons: tuple[str, ...]
-    groups: str = "depth"
+    groups: str
 
     def __str__(self) -> str:
         head = f"{self.subject.capitalize()}: {self.outcome}."
@@ -312,19 +300,13 @@ class RecordedRunAudit(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as values that JSON can hold."""
-        names = ("outcome", "verdict", "faulty", "detectable", "rows_needed")
+        names = ("outcome", "verdict", "faulty", "detectable", "rows_needed", "statements")
         values = {name: getattr(self, name) for name in names} | asdict(self)
-        values["statements"] = [asdict(x) for x in self.statements]
         values["events"] = [
             x._asdict() | {"what": x.what, "usually": x.usually} for x in self.events
         ]
-        for claim, own in zip(values["claims"], self.claims, strict=True):
-            claim |= {"refuted": own.refuted, "groups": [group._asdict() for group in own.groups]}
-        for name in ("acceptance", "repetitions"):
-            rate = getattr(self, name)
-            values[name] = rate and rate._asdict()
-        values["bands"] = [band._asdict() for band in self.bands]
-        return values
+        values["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
+        return _for_json(values)
 
     @property
     def tables(self) -> list[Listing]:
@@ -460,6 +442,17 @@ class RecordedRunAudit(Report):
         return self.faulty and self.rule == "token" and is_deep
 
 
+def _for_json(value: Any) -> Any:
+    """The value with tuples by name as dicts, and None for NaN and infinity, which JSON lacks."""
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _for_json(x) for name, x in value.items()}
+    return [_for_json(x) for x in value] if isinstance(value, list | tuple) else value
+
+
 def _first(event: Event) -> str:
     return ", ".join(map(str, event.first_rows)) + ", …" * (event.num_rows > len(event.first_rows))
 
@@ -475,31 +468,34 @@ def _where(refuted: list[Claim]) -> str:
     return f" ({'; '.join(words)})" if words else ""
 
 
-def _acceptance_in_words(found: Rate) -> str:
-    rate = f"{found.rate:.4f} of {found.num_positions:,} positions with drafts accept one"
-    limit = f"a lossless verifier accepts at most {found.most:.4f} of them on average"
-    if found.rate <= found.most:
+def _acceptance_in_words(accepted: Rate) -> str:
+    rate = f"{accepted.rate:.4f} of {accepted.num_positions:,} positions with drafts accept one"
+    limit = f"a lossless verifier accepts at most {accepted.most:.4f} of them on average"
+    if accepted.rate <= accepted.most:
         return f"{rate}; {limit}"
-    size = "significantly more" if found.too_high else "more, but by no more than sampling noise"
-    return f"{rate}; {limit}; this is {size} (p-value {found.p_value:.1e})"
+    size = "significantly more" if accepted.too_high else "more, but by no more than sampling noise"
+    return f"{rate}; {limit}; this is {size} (p-value {accepted.p_value:.1e})"
 
 
-def _repetitions_in_words(found: Rate) -> str:
-    agree, expected = (round(x * found.num_positions) for x in (found.rate, found.most))
-    counted = f"{found.num_positions:,} rows repeat a context, and {agree:,} of them its token"
-    if not found.too_high:
+def _repetitions_in_words(agreeing: Rate) -> str:
+    agree, expected = (round(x * agreeing.num_positions) for x in (agreeing.rate, agreeing.most))
+    counted = f"{agreeing.num_positions:,} rows repeat a context, and {agree:,} of them its token"
+    if not agreeing.too_high:
         return f"{counted}; independent draws expect {expected:,}."
     return (
-        f"{counted}, where independent draws expect {expected:,} (p-value {found.p_value:.1e}): they were "
+        f"{counted}, where independent draws expect {expected:,} (p-value {agreeing.p_value:.1e}): they were "
         "drawn with a fixed key, such as a seed or a watermark. Each context counts once."
     )
 
 
 def _gaps_in_words(gaps: np.ndarray) -> str:
-    close, masked = int((gaps < _CLOSE).sum()), int(np.isinf(gaps).sum())
-    size = f"by {gaps.min():.3g} to {gaps.max():.3g} (median {np.sort(gaps)[gaps.size // 2]:.3g})"
+    near = np.sort(gaps[np.isfinite(gaps)])
+    masked = f"{gaps.size - near.size:,} are masked"
+    if not near.size:
+        return f"Of {gaps.size:,} tokens that the settings exclude, {masked}."
+    size = f"by {near[0]:.3g} to {near[-1]:.3g} (median {near[near.size // 2]:.3g})"
+    close = f"{np.count_nonzero(near < _CLOSE):,} of them by less than {_CLOSE}, as rounding may explain"
     return (
-        f"Of {gaps.size:,} tokens that the settings exclude, the logit lies below that of the last one "
-        f"allowed {size}; {close:,} of them by less than {_CLOSE}, as rounding may explain, and {masked:,} "
-        "are masked."
+        f"Of {gaps.size:,} tokens that the settings exclude, {masked}; the logit of the others lies below that "
+        f"of the last one allowed {size}, {close}."
     )

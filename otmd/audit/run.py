@@ -156,13 +156,13 @@ def audit_table(
         # Of tokens that one key decides, the first is as good as a random one.
         judged = {column: x[np.isnan(table["agreement"])] for column, x in table.items()}
     events |= improbable_rows(judged, level)
-    found = judge_claims(judged, level, of_texts=not declared.law, rng=rng)
+    judged_claims = judge_claims(judged, level, of_texts=not declared.law, rng=rng)
     outputs = is_tested(judged, OUTPUTS)
     if declared.law not in ("", NO_DRAFTS):
         outputs &= judged["in_drafted_step"]
     full = table["vocab_size"][is_position]
     refuted = sorted(
-        (claim for claim in found if claim.refuted and claim.order),
+        (claim for claim in judged_claims if claim.refuted and claim.order),
         key=lambda claim: min(claim.p_value, claim.betting_p_value),
     )
     # Those by p/q and by p are always shown, others where they show a fault.
@@ -180,7 +180,7 @@ def audit_table(
             int(size): _counted(table["row"][is_position][full == size])
             for size in dict.fromkeys(full[full >= 0].tolist())
         },
-        claims=found,
+        claims=judged_claims,
         acceptance=judge_rate(judged, "accepted", "ceiling", level),
         repetitions=repetitions,
         gaps=tuple(table["gap"][~np.isnan(table["gap"])].tolist()),

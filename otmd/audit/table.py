@@ -348,7 +348,7 @@ def _tested(side: str, before: claims.Before, token: int) -> Line:
 
 
 def _gap(side: Side, token: int) -> float:
-    """How far the logit of a token lies below the last one that is allowed; NaN if logits are unknown."""
+    """The distance of the logit of a token below the last one that is allowed; NaN if logits are unknown."""
     if side.logits is None or side.probs is None:
         return np.nan
     return float(side.logits[side.probs > 0].min() - side.logits[token])

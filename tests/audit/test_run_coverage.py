@@ -18,7 +18,7 @@ from otmd import audit
 from otmd.audit import recorded_run
 from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, ROWS, SLOTS
 from otmd.audit.drafts import independence_p_values
-from otmd.audit.judge import Grouping, judge_claim, judge_rate
+from otmd.audit.judge import Evidence, Grouping, judge_claim, judge_rate
 
 P, Q = np.array([0.4, 0.35, 0.25]), np.array([0.3, 0.3, 0.4])
 LOGITS = np.random.default_rng(0).normal(scale=1.5, size=(20, 50))
@@ -162,7 +162,8 @@ def test_groups_may_depend_on_what_came_before_and_not_on_the_outcome(group_of, 
     for _ in range(40):
         numbers, grouping = grouped(150, group_of, rng)
         never = np.zeros(numbers.size, bool)
-        claim = judge_claim(CLAIMS[1], numbers, never, [], [grouping], 0.01, rng=rng)
+        evidence = Evidence(CLAIMS[1], numbers, never, [], [grouping])
+        claim = judge_claim(evidence, 0.01, rng=rng)
         alarms += claim.betting_p_value <= 0.1
     assert (alarms <= binom.isf(1e-6, 40, 0.1)) == fair
 

@@ -15,7 +15,7 @@ from strategies import pairs
 
 from otmd.audit import statistics
 from otmd.audit.claims import CLAIMS
-from otmd.audit.judge import Classes, judge_claim
+from otmd.audit.judge import Classes, Evidence, judge_claim
 from otmd.audit.statistics import (
     IMPOSSIBLE,
     CellBets,
@@ -205,7 +205,7 @@ def test_bets_on_classes_find_what_cells_of_numbers_hide():
     probs = np.tile([0.5, 0.5], (2000, 1))
     labels = (rng.random(2000) < 0.6).astype(np.int64)
     classes = [Classes(labels, probs)]
-    found = judge_claim(CLAIMS[0], numbers, none, classes, [], 1e-3, rng=rng)
+    found = judge_claim(Evidence(CLAIMS[0], numbers, none, classes), 1e-3, rng=rng)
     assert found.betting_p_value <= 1e-3
     assert found.p_value > 1e-3
 

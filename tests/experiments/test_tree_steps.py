@@ -76,8 +76,8 @@ def test_binary_trees_along_texts_are_block_efficiency(rule):
 
     expected = tokens_per_step(TokenLevel(verifier), target, TokenTree(draft, (2,) * depth, law))
     # The rate of recursive rejection without replacement is known within 1e-6.
-    found = mean_over_texts(target, draft, 0, at_token, depth)
-    assert np.abs(found - expected.value).max() < 5e-6
+    mean = mean_over_texts(target, draft, 0, at_token, depth)
+    assert np.abs(mean - expected.value).max() < 5e-6
 
 
 def test_a_probability_that_forgets_the_emitted_token_is_caught():
