@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ _SYMBOLS = (
     ("vLLM", _V2_VERIFIER, "RejectionSampler.__call__",
      "self, logits, input_batch, draft_logits, invalid_drafts", "0.32.0"),
 )  # fmt: skip
+# The requests with which the V2 runner warms up; their drafts are made up.
+_WARM_UP = ("_warmup_", "_v2_mixed_warmup_")
 # The V1 runner's own logits processors, and the attribute of each that is false while no request uses it.
 _IDLE = {
     "MinPLogitsProcessor": "min_p_count",
@@ -47,16 +50,6 @@ def register() -> None:
     """Record the engine of this process if the environment variable ``OTMD_RECORD`` names a folder.
 
     vLLM calls this function in each of its processes: it is an entry point of ``vllm.general_plugins``.
-
-    Raises
-    ------
-    RuntimeError
-        If the installed vLLM cannot be recorded, see :func:`recorded`.
-
-    Examples
-    --------
-    >>> from otmd.models.vllm_recorder import register
-    >>> register()  # Does nothing: the variable is not set.
     """
     if path := os.environ.get("OTMD_RECORD"):
         stack = ExitStack()
@@ -98,14 +91,10 @@ def recorded(path: str | Path) -> Iterator[None]:
     ...     llm.generate(prompts, vllm.SamplingParams(temperature=0.8))
     """
     _require_symbols()
-    watched = ((_V1_RUNNER, "_sample", _watch_v1), (_V2_RUNNER, "sample", _watch_v2))
     with ExitStack() as stack:
         run = _Run(Path(path), stack)
-        for module, name, watch in watched:
-            runner_class = importlib.import_module(module).GPUModelRunner
-            sample = getattr(runner_class, name)
-            setattr(runner_class, name, functools.wraps(sample)(watch(sample, run)))
-            stack.callback(setattr, runner_class, name, sample)
+        run.watch(_V1_RUNNER, "_sample", _record_v1)
+        run.watch(_V2_RUNNER, "sample", _record_v2)
         yield
 
 
@@ -117,6 +106,19 @@ class _Run:
         self._stack = stack
         self._recorder: Any = None
         self._steps = count()
+
+    def watch(self, module: str, name: str, record: Callable[..., Any]) -> None:
+        """Let ``record`` call this method of a runner, in the first of the processes that share a model."""
+        runner_class = importlib.import_module(module).GPUModelRunner
+        sample = getattr(runner_class, name)
+        rank = importlib.import_module("vllm.distributed").get_tensor_model_parallel_rank
+
+        @functools.wraps(sample)
+        def call(runner: Any, *inputs: Any) -> Any:
+            return record(self, sample, runner, *inputs) if rank() == 0 else sample(runner, *inputs)
+
+        setattr(runner_class, name, call)
+        self._stack.callback(setattr, runner_class, name, sample)
 
     def add(self, runner: Any, requests: list[dict[str, Any]], rule: str = "token") -> None:
         """Record one call of the sampler."""
@@ -134,22 +136,18 @@ class _Run:
                 self._recorder.add_step(step=step, **fields)
 
 
-def _watch_v1(sample: Callable[..., Any], run: _Run) -> Callable[..., Any]:
+def _record_v1(
+    run: _Run, sample: Callable[..., Any], runner: Any, logits: Any, metadata: Any
+) -> Any:
     """``GPUModelRunner._sample`` of the V1 runner, recorded."""
-
-    def sample_and_record(runner: Any, logits: Any, metadata: Any) -> Any:
-        if not _is_first_process():
-            return sample(runner, logits, metadata)
-        requests = list(_read_v1(runner, logits, metadata))
-        output = sample(runner, logits, metadata)
-        dropped = runner.discard_request_mask.np
-        for index, tokens in enumerate(output.sampled_token_ids.tolist()):
-            # The unused end of a row holds −1, which the recorder leaves out.
-            requests[index]["output_tokens"] = [] if dropped[index] else tokens
-        run.add(runner, requests)
-        return output
-
-    return sample_and_record
+    requests = list(_read_v1(runner, logits, metadata))
+    output = sample(runner, logits, metadata)
+    dropped = runner.discard_request_mask.np
+    for index, tokens in enumerate(output.sampled_token_ids.tolist()):
+        # The unused end of a row holds −1, which the recorder leaves out.
+        requests[index]["output_tokens"] = [] if dropped[index] else tokens
+    run.add(runner, requests)
+    return output
 
 
 def _read_v1(runner: Any, logits: Any, metadata: Any) -> Iterator[dict[str, Any]]:
@@ -188,33 +186,31 @@ def _read_v1(runner: Any, logits: Any, metadata: Any) -> Iterator[dict[str, Any]
         yield _fields(batch.req_ids[index], of_request, drafts[start:end], q, settings)
 
 
-def _watch_v2(sample: Callable[..., Any], run: _Run) -> Callable[..., Any]:
+def _record_v2(
+    run: _Run, sample: Callable[..., Any], runner: Any, hidden: Any, batch: Any, grammar: Any
+) -> Any:
     """``GPUModelRunner.sample`` of the V2 runner, recorded where it calls one of its two samplers."""
+    if any(name.startswith(_WARM_UP) for name in batch.req_ids):
+        return sample(runner, hidden, batch, grammar)
+    _refuse({"requests shared out among processes": runner.batch_sharder is not None})
+    samplers = {name: getattr(runner, name) for name in ("sampler", "rejection_sampler")}
+    is_block = getattr(runner.rejection_sampler, "use_block_verification", False)
 
-    def sample_and_record(runner: Any, *inputs: Any) -> Any:
-        if not _is_first_process():
-            return sample(runner, *inputs)
-        _refuse({"processes that share out the requests": runner.batch_sharder is not None})
-        samplers = {name: getattr(runner, name) for name in ("sampler", "rejection_sampler")}
-        is_block = getattr(runner.rejection_sampler, "use_block_verification", False)
+    def record(sampler: Any, logits: Any, *inputs: Any) -> Any:
+        requests = list(_read_v2(samplers["sampler"], logits, *inputs))
+        output = sampler(logits, *inputs)
+        lengths = output.num_sampled.tolist()
+        for index, tokens in enumerate(output.sampled_token_ids.tolist()):
+            requests[index]["output_tokens"] = tokens[: lengths[index]]
+        run.add(runner, requests, "block" if is_block else "token")
+        return output
 
-        def call(sampler: Any, logits: Any, batch: Any, *drafts: Any) -> Any:
-            requests = list(_read_v2(samplers["sampler"], logits, batch, *drafts))
-            output = sampler(logits, batch, *drafts)
-            lengths = output.num_sampled.tolist()
-            for index, tokens in enumerate(output.sampled_token_ids.tolist()):
-                requests[index]["output_tokens"] = tokens[: lengths[index]]
-            run.add(runner, requests, "block" if is_block else "token")
-            return output
-
-        for name, sampler in samplers.items():
-            setattr(runner, name, sampler and functools.partial(call, sampler))
-        try:
-            return sample(runner, *inputs)
-        finally:
-            vars(runner).update(samplers)
-
-    return sample_and_record
+    for name, sampler in samplers.items():
+        setattr(runner, name, sampler and functools.partial(record, sampler))
+    try:
+        return sample(runner, hidden, batch, grammar)
+    finally:
+        vars(runner).update(samplers)
 
 
 def _read_v2(
@@ -271,20 +267,17 @@ def _numbers(tensor: Any) -> np.ndarray:
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy().copy()
 
 
-def _is_first_process() -> bool:
-    """Whether this is the first of the processes that share a model: all of them sample the same tokens."""
-    return importlib.import_module("vllm.distributed").get_tensor_model_parallel_rank() == 0
-
-
 def _require_symbols() -> None:
-    """RuntimeError if a method that is relied on has other parameters."""
-    for engine, module, name, parameters, versions in _SYMBOLS:
-        owner, method = name.split(".")
-        function = getattr(getattr(importlib.import_module(module), owner, None), method, None)
-        given = ", ".join(inspect.signature(function).parameters) if function else "no such method"
+    """RuntimeError if a method that is relied on is missing or has other parameters."""
+    for engine, module, name, parameters, version in _SYMBOLS:
+        try:
+            method = attrgetter(name)(importlib.import_module(module))
+            given = ", ".join(inspect.signature(method).parameters)
+        except (ImportError, AttributeError) as error:
+            given = str(error)
         if given != parameters:
             raise RuntimeError(
-                f"{module}.{name}: got ({given}), expected ({parameters}), tested with {engine} {versions}"
+                f"{name} of {module}: got {given}, expected {parameters}, tested with {engine} {version}"
             )
 
 

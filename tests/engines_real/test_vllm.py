@@ -149,6 +149,21 @@ def test_block_is_ignored_and_drafts_are_not_sampled(runs):
     assert all(np.array_equal(tokens, ids) for tokens, ids in drafts)
 
 
+@pytest.fixture(scope="module")
+def v2_runs(pair) -> Path:
+    run_engine("v2_runner", pair, TRITON_INTERPRET="1", VLLM_USE_V2_MODEL_RUNNER="1")
+    return pair
+
+
+@pytest.mark.parametrize(("name", "least"), [("standard", 0.3), ("block", 0.3), ("argmax", 0.05)])
+def test_v2_runner_is_recorded(v2_runs, name, least):
+    report = audited(v2_runs / f"v2_{name}")
+    assert not report.faulty
+    optimal = metric(report, "optimal acceptance rate")
+    assert least < optimal < 0.7
+    assert abs(metric(report, "acceptance rate") - optimal) < 0.06
+
+
 def test_the_texts_alone_say_the_same(runs):
     import torch
     import transformers
