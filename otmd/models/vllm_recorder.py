@@ -23,18 +23,19 @@ import numpy as np
 _V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
 _V2_RUNNER = "vllm.v1.worker.gpu.model_runner"
 _V2_VERIFIER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
+_TESTED = "0.32.0 and 0.33.0"
 # The methods that the recorder relies on: engine, module, name, names of the parameters, version tested.
 _SYMBOLS = (
-    ("vLLM", _V1_RUNNER, "GPUModelRunner._sample", "self, logits, spec_decode_metadata", "0.32.0"),
+    ("vLLM", _V1_RUNNER, "GPUModelRunner._sample", "self, logits, spec_decode_metadata", _TESTED),
     ("vLLM", _V1_RUNNER, "GPUModelRunner._get_spec_decode_draft_probs",
-     "self, spec_decode_metadata", "0.32.0"),
+     "self, spec_decode_metadata", _TESTED),
     ("vLLM", "vllm.v1.sample.rejection_sampler", "RejectionSampler.forward",
-     "self, metadata, draft_probs, logits, sampling_metadata", "0.32.0"),
+     "self, metadata, draft_probs, logits, sampling_metadata", _TESTED),
     ("vLLM", _V2_RUNNER, "GPUModelRunner.sample",
-     "self, hidden_states, input_batch, grammar_output", "0.32.0"),
-    ("vLLM", "vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "self, logits, input_batch", "0.32.0"),
+     "self, hidden_states, input_batch, grammar_output", _TESTED),
+    ("vLLM", "vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "self, logits, input_batch", _TESTED),
     ("vLLM", _V2_VERIFIER, "RejectionSampler.__call__",
-     "self, logits, input_batch, draft_logits, invalid_drafts", "0.32.0"),
+     "self, logits, input_batch, draft_logits, invalid_drafts", _TESTED),
 )  # fmt: skip
 # The requests with which the V2 runner warms up; their drafts are made up.
 _WARM_UP = ("_warmup_", "_v2_mixed_warmup_")
@@ -127,8 +128,7 @@ class _Run:
 
             engine = runner.parallel_config.data_parallel_index
             folder = Path(f"{self._path}-{engine}") if engine else self._path
-            options = {}
-            self._recorder = self._stack.enter_context(Recorder(folder, **options))
+            self._recorder = self._stack.enter_context(Recorder(folder, rule=rule))
         step = next(self._steps)
         for fields in requests:
             # Nothing is emitted where the prompt is only partly read.
