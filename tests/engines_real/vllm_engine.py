@@ -89,7 +89,7 @@ def in_process(folder: Path) -> None:
     record(standard, "repaired", 40, temperature=0.8)
     record(standard, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
     record(custom, "custom", 40, temperature=0.8)
-    record(ngram, "ngram", 40, temperature=0.8)
+    record(ngram, "ngram", 80, temperature=0.8)
 
 
 def interpret() -> None:
