@@ -1,4 +1,4 @@
-"""The recorder against vLLM itself on a CPU, with a random pair of models; vLLM 0.32.0 and 0.33.0 were run."""
+"""The recorder against vLLM itself on a CPU, with a random pair of models; 0.32.0 and 0.33.0 were run."""
 
 from __future__ import annotations
 
