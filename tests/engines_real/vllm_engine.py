@@ -10,6 +10,7 @@ import os
 import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 SETTINGS = {
     "skip_tokenizer_init": True,
@@ -56,7 +57,7 @@ def in_process(folder: Path) -> None:
     os.environ["OTMD_DRAFT"] = str(folder / "draft")
     import vllm
 
-    from otmd.recorders.vllm import recorded
+    from otmd.models.vllm_recorder import recorded
 
     def start(target: str = "target", **speculative):
         return vllm.LLM(str(folder / target), speculative_config=speculative, **SETTINGS)
@@ -88,7 +89,63 @@ def in_process(folder: Path) -> None:
     record(standard, "repaired", 40, temperature=0.8)
     record(standard, "cuts", 40, temperature=0.8, top_k=50, top_p=0.9)
     record(custom, "custom", 40, temperature=0.8)
-    record(ngram, "ngram", 40, temperature=0.8)
+    record(ngram, "ngram", 80, temperature=0.8)
+
+
+def interpret() -> None:
+    """Let the V2 runner sample on a CPU: Triton's interpreter runs its kernels.
+
+    vLLM takes Triton on a CPU only with a backend for it, which the published Triton lacks. The interpreter
+    has no log1p, and reads masks in their own type.
+    """
+    import triton.backends
+    import triton.language as tl
+    from triton.language.extra import libdevice
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    driver = SimpleNamespace(is_active=lambda: True)
+    triton.backends.backends["cpu"] = SimpleNamespace(driver=driver)
+    libdevice.log1p = lambda x: tl.log(1.0 + x)
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def as_bool(mask):
+        return TensorHandle(mask.data.astype(bool), mask.dtype)
+
+    InterpreterBuilder.create_masked_load = lambda self, pointers, mask, *rest: load(
+        self, pointers, as_bool(mask), *rest
+    )
+    InterpreterBuilder.create_masked_store = lambda self, pointers, value, mask, *rest: store(
+        self, pointers, value, as_bool(mask), *rest
+    )
+
+
+def v2_runner(folder: Path) -> None:
+    """The V2 model runner, by the interpreter: drafts that are sampled, and drafts that are not."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    interpret()
+    import vllm
+    import vllm.v1.sample.ops.topk_topp_sampler as cuts
+
+    from otmd.models.vllm_recorder import recorded
+
+    # Cuts by PyTorch: the interpreter cannot read the kernel.
+    cuts.HAS_TRITON = False
+    sampled = {"draft_sample_method": "probabilistic"}
+    # The settings of each engine's drafts and requests, and the number of its texts.
+    scenarios = {
+        "standard": (sampled, {"temperature": 0.8, "top_k": 50, "top_p": 0.9}, 16),
+        "block": (sampled | {"rejection_sample_method": "block"}, {"temperature": 0.8}, 16),
+        "argmax": ({}, {"temperature": 0.8}, 8),
+    }
+    drafts = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
+    # All start before the first token is recorded, which loads Numba.
+    engines = {
+        name: vllm.LLM(str(folder / "target"), speculative_config=drafts | speculative, **SETTINGS)
+        for name, (speculative, *_) in scenarios.items()
+    }
+    for name, (_, settings, number) in scenarios.items():
+        with recorded(folder / f"v2_{name}"):
+            write_texts(engines[name], folder / f"v2_{name}.jsonl", number, **settings)
 
 
 def by_plugin(folder: Path) -> None:
@@ -101,4 +158,5 @@ def by_plugin(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    {"in_process": in_process, "by_plugin": by_plugin}[sys.argv[1]](Path(sys.argv[2]))
+    scenarios = {"in_process": in_process, "v2_runner": v2_runner, "by_plugin": by_plugin}
+    scenarios[sys.argv[1]](Path(sys.argv[2]))

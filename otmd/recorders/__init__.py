@@ -1,1 +1,0 @@
-"""Recorders of engines: what a server samples, written as a run for the audit."""
