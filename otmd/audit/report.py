@@ -494,7 +494,8 @@ def _gaps_in_words(gaps: np.ndarray) -> str:
     if not near.size:
         return f"Of {gaps.size:,} tokens that the settings exclude, {masked}."
     size = f"by {near[0]:.3g} to {near[-1]:.3g} (median {near[near.size // 2]:.3g})"
-    close = f"{np.count_nonzero(near < _CLOSE):,} of them by less than {_CLOSE}, as rounding may explain"
+    count = np.count_nonzero(near < _CLOSE)
+    close = f"{count:,} of them by less than {_CLOSE}, as rounding may explain"
     return (
         f"Of {gaps.size:,} tokens that the settings exclude, {masked}; the logit of the others lies below that "
         f"of the last one allowed {size}, {close}."
