@@ -497,6 +497,6 @@ def _gaps_in_words(gaps: np.ndarray) -> str:
     count = np.count_nonzero(near < _CLOSE)
     close = f"{count:,} of them by less than {_CLOSE}, as rounding may explain"
     return (
-        f"Of {gaps.size:,} tokens that the settings exclude, {masked}; the logit of the others lies below that "
-        f"of the last one allowed {size}, {close}."
+        f"Of {gaps.size:,} tokens that the settings exclude, {masked}; the logit of the others lies below "
+        f"that of the last one allowed {size}, {close}."
     )
