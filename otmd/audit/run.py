@@ -153,8 +153,8 @@ def audit_table(
     events = {kind: table["row"][table[kind]] for kind in EVENTS}
     judged = table
     if repetitions and repetitions.too_high:
-        # Of tokens that one key decides, the first is as good as a random one.
-        judged = {column: x[np.isnan(table["agreement"])] for column, x in table.items()}
+        # Of the tokens that one key decides, the first is as good as a random one.
+        judged = {column: x[~table["repeats_context"]] for column, x in table.items()}
     events |= improbable_rows(judged, level)
     judged_claims = judge_claims(judged, level, of_texts=not declared.law, rng=rng)
     outputs = is_tested(judged, OUTPUTS)

@@ -52,6 +52,8 @@ COLUMNS: dict[str, tuple[type, Any]] = {
     "in_drafted_step": (bool, False),
     "q_is_known": (bool, False),
     "ceiling": (np.float64, np.nan),
+    # Whether the context of the row is that of an earlier one.
+    "repeats_context": (bool, False),
     # −1 unless the row has all tokens.
     "vocab_size": (np.int64, -1),
     # The probability that the token after a context that came before is the one that came out then; NaN if
@@ -158,6 +160,7 @@ class Tabulator:
         misplaced = self._place(request, row, begins, accepted)
         if misplaced == "dropped":
             return []
+        repeats = row.context in self._contexts
         outside = _out_of_range(row)
         events = [*filter(None, [misplaced]), *_unsound(row), *outside]
         if self._is_plain and tokens.size:
@@ -185,7 +188,12 @@ class Tabulator:
             if decided:
                 request.tokens.append(output)
         position |= dict.fromkeys(events, True)
-        common = {"row": row.number, "request": row.request, "depth": row.depth}
+        common = {
+            "row": row.number,
+            "request": row.request,
+            "depth": row.depth,
+            "repeats_context": repeats,
+        }
         return [common | line for line in (position, *drafts)]
 
     def _request(self, name: str) -> _Request:
