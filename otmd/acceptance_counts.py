@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from otmd.probabilities import FloatArray, validate_real, wrong, wrong_type
+
+
+class DraftLength(NamedTuple):
+    """An estimate for chains of ``num_drafts`` drafts: tokens per step and, of one request, per second."""
+
+    num_drafts: int
+    tokens_per_step: float
+    tokens_per_second: float
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,39 @@ class AcceptanceCounts:
         if self.accepted_by_position is None:
             return None
         return -np.diff([self.steps, *self.accepted_by_position, 0]) / self.steps
+
+    def draft_lengths(self, times: Sequence[float]) -> list[DraftLength]:
+        """Estimate the chains of 0, 1, … drafts, the most tokens per second first.
+
+        ``times`` are the seconds of a step with 0, 1, 2, … drafts at the load in question, at most as many
+        as were counted. Tokens per step are 1 + Σ P(at least k accepted) over the drafts. For a shorter chain
+        that is an estimate, since its steps begin elsewhere: it is low where acceptance comes in runs. An
+        engine that adapts the length, or mixes lengths, needs the counts of its longest steps.
+
+        Examples
+        --------
+        >>> import otmd
+        >>> counts = otmd.AcceptanceCounts(100, 150, accepted_by_position=(70, 50, 30))
+        >>> for row in counts.draft_lengths([0.020, 0.022, 0.025, 0.032]):
+        ...     print(row.num_drafts, round(row.tokens_per_step, 2), round(row.tokens_per_second, 1))
+        2 2.2 88.0
+        3 2.5 78.1
+        1 1.7 77.3
+        0 1.0 50.0
+        """
+        if self.accepted_by_position is None:
+            raise wrong("accepted_by_position", "None", "counts by position, or a histogram")
+        seconds = [validate_real(f"times[{k}]", value) for k, value in enumerate(times)]
+        most = len(self.accepted_by_position)
+        if not 1 <= len(seconds) <= most + 1 or not all(0 < x < np.inf for x in seconds):
+            raise wrong(
+                "times", times, f"seconds above 0, of steps with 0 to at most {most} drafts"
+            )
+        tokens = 1.0 + np.cumsum([0, *self.accepted_by_position]) / self.steps
+        rows = [
+            DraftLength(k, float(tokens[k]), float(tokens[k] / s)) for k, s in enumerate(seconds)
+        ]
+        return sorted(rows, key=lambda row: -row.tokens_per_second)
 
 
 def _count(name: str, value: Any, minimum: int = 0) -> int:

@@ -37,6 +37,35 @@ def test_each_form_gives_the_same_counts() -> None:
     )
 
 
+def test_the_length_that_was_counted_is_exact_and_shorter_ones_are_estimates() -> None:
+    """A chain of 8 whose drafts are accepted with .95 and .3, in runs of ten tokens."""
+    accepted = np.where(np.arange(20) < 10, 0.95, 0.3)
+
+    def at_least(length: int) -> np.ndarray:
+        """P(a step accepts at least 0, 1, … drafts), by the stationary law of where steps begin."""
+        to, by_start = np.zeros((20, 20)), np.zeros((20, length + 1))
+        for start in range(20):
+            probs = np.append(accepted[(start + np.arange(length)) % 20], 0.0)
+            by_start[start] = np.cumprod([1.0, *probs[:-1]])
+            for k in range(length + 1):
+                to[start, (start + k + 1) % 20] += by_start[start, k] * (1.0 - probs[k])
+        return np.linalg.matrix_power(to, 5000)[0] @ by_start
+
+    steps, counted = 10**6, at_least(8)
+    by_position = np.round(steps * counted[1:]).astype(int)
+    counts = AcceptanceCounts(steps, by_position.sum(), accepted_by_position=by_position)
+    rows = {row.num_drafts: row for row in counts.draft_lengths([1.0] * 9)}
+    assert rows[8].tokens_per_step == pytest.approx(at_least(8).sum(), abs=1e-5)
+    assert rows[2].tokens_per_step / at_least(2).sum() == pytest.approx(0.891, abs=1e-3)
+    assert rows[0] == (0, 1.0, 1.0)
+    times = [1.0, 1.1, 1.3, 2.0]
+    ranked = counts.draft_lengths(times)
+    rates = [row.tokens_per_second for row in ranked]
+    assert rates == sorted(rates, reverse=True)
+    for row in ranked:
+        assert row.tokens_per_second * times[row.num_drafts] == pytest.approx(row.tokens_per_step)
+
+
 def test_what_was_never_tried_has_no_rate() -> None:
     never = AcceptanceCounts.from_histogram([5, 0, 0], drafted=0)
     assert never.acceptance_by_position.tolist() == [0.0, 0.0]
@@ -57,6 +86,10 @@ def test_what_was_never_tried_has_no_rate() -> None:
         (lambda: AcceptanceCounts(10, 14, 30, [11, 3]), ValueError, r"at most 10 \(steps\), desc"),
         (lambda: AcceptanceCounts(10, 9, 30, [3, 6]), ValueError, "accepted_by_position: got"),
         (lambda: AcceptanceCounts(10, 9, 30, [10, -1]), ValueError, r"by_position\[1\]: got -1"),
+        (lambda: AcceptanceCounts(10, 1).draft_lengths([1]), ValueError, "by_position: got None"),
+        (lambda: COUNTS.draft_lengths([1, 0]), ValueError, "times: got .*, of steps with 0 to at most 3"),
+        (lambda: COUNTS.draft_lengths([1] * 5), ValueError, "times: got"),
+        (lambda: COUNTS.draft_lengths(["a"]), TypeError, r"times\[0\]: got"),
         (lambda: AcceptanceCounts.from_histogram([]), ValueError, "histogram: .* at least one step"),
         (lambda: AcceptanceCounts.from_histogram([1, 0.5]), ValueError, r"histogram\[1\]: got 0.5"),
         (lambda: AcceptanceCounts("10", 1), TypeError, "steps: got str"),
