@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, WithReplacement
+from otmd.laws import ConditionalPoisson, DraftLaw, WithoutReplacement, WithReplacement
 from otmd.laws.base import validate_one_position
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.registry import LAWS
@@ -26,6 +26,8 @@ MAKERS: dict[str, LawMaker | None] = {
     "fixed": None,
     NO_DRAFTS: None,
 }
+# Renaming tokens renames their drafts; other laws have an order of equally likely tokens.
+WITHOUT_ORDER = (WithReplacement, WithoutReplacement, ConditionalPoisson)
 
 
 def law_name(law: object) -> str:

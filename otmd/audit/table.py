@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from otmd.audit import claims, statistics
 from otmd.audit.claims import CLASSES, DRAFTS, EVENTS, ORDERED, OUTPUTS
-from otmd.audit.declared import NO_DRAFTS, LawMaker, declared_law, law_maker
+from otmd.audit.declared import NO_DRAFTS, WITHOUT_ORDER, LawMaker, declared_law, law_maker
 from otmd.audit.rows import NOT_DECIDED, Row, Side, as_kept, mass_of_choice
 from otmd.audit.verifiers import SLACK, acceptance_ceiling
 from otmd.laws import DraftLaw
@@ -237,8 +237,9 @@ class Tabulator:
             events.extend([] if row.draft.fault else ["draft_missing"])
             return None, []
         tokens = row.draft_tokens
-        # A law may depend on how ties are broken, so drafts with mass remain.
-        if (probs[tokens] == 0).any():
+        # To replace only the drafts without mass would favour those with mass.
+        has_order = self._make_law not in WITHOUT_ORDER
+        if not has_order or (probs[tokens] == 0).any():
             tokens = as_kept(tokens, row.draft, row.number)
         declared = declared_law(self._make_law, probs, tokens)
         if isinstance(declared, str):
@@ -252,6 +253,9 @@ class Tabulator:
         if not by_position and not all_drafts:
             # Given that the row exists, its drafts do not follow q.
             return None, []
+        if has_order and row.draft.ties.size:
+            # The engine may have kept other tokens than q has here.
+            return declared.law if by_position else None, []
         drawn = map(_Drawn, declared.next_draft_probs, tokens.tolist())
         # Deterministic drafts have nothing to test.
         random = [draft for draft in drawn if draft.probs[draft.token] < 1.0]

@@ -7,8 +7,9 @@ import pytest
 from faulty_verifiers import RejectionSteps
 
 from otmd.audit import recorded_run
+from otmd.audit.declared import law_name
 from otmd.audit.rows import read_row
-from otmd.laws import WithReplacement
+from otmd.laws import Stratified, WithReplacement
 from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
 
 GREEDY = {"target_logits": [1.0, 1.0, 0.0], "target_temperature": 0}
@@ -98,3 +99,18 @@ def test_faults_are_still_found():
     options = {"target_processing": cut, "draft_processing": cut}
     rows = run(400, 0, cut, fault=0.7)
     assert recorded_run(rows, false_alarm=0.01, **options).faulty
+
+
+@pytest.mark.parametrize("law", [WithReplacement, Stratified], ids=lambda law: law.__name__)
+def test_drafts_of_an_engine_with_another_rule_for_ties(law):
+    """Two of three tied tokens are kept, so that one draft in two has mass here."""
+    rng, rows = np.random.default_rng(0), []
+    cut = Processing(top_p=0.6)
+    for _ in range(300):
+        logits = np.where(np.isin(np.arange(6), rng.permutation(6)[:3]), 30.0, 0.0)
+        tokens = law(lowest_ids(cut, logits), 1).sample(rng=rng)
+        rows.append({"target_probs": np.full(6, 1 / 6), "draft_logits": logits})
+        rows[-1]["draft_tokens"] = tokens
+    report = recorded_run(rows, law_name(law), draft_processing=cut)
+    assert not report.faulty
+    assert (report.statements != ()) == (law is WithReplacement)
