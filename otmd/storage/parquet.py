@@ -4,12 +4,12 @@ Pyarrow is trusted with damaged files, but not with the sizes they claim: a smal
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from otmd.storage.files import one_line, refuse_repeated, write_atomically
+from otmd.storage.files import one_line, refuse_repeated, shortened, write_atomically
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,9 +75,20 @@ def read_parquet(path: Path) -> "pl.DataFrame":
         raise ValueError(f"{path}: torn, altered or no Parquet file ({reason})") from error
 
 
-def read_batches(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield at most 4,096 rows at a time, as pyarrow arrays by name; ValueError if the file is torn."""
-    with _opened(path) as stored:
+def read_batches(path: Path, texts: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield at most 4,096 rows at a time, as pyarrow arrays by name, those of ``texts`` as dictionaries.
+
+    ValueError if the file is torn, altered, or has other columns than numbers and ``texts``.
+    """
+    import pyarrow.types as kinds
+
+    with _opened(path, texts) as stored:
+        for field in stored.schema_arrow:
+            # A short file may repeat a long text, or a list of them, in every row.
+            if not (kinds.is_primitive(field.type) or field.name in texts):
+                raise ValueError(
+                    f"{path}: {shortened(field.name)}: got {field.type}, expected numbers"
+                )
         for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
             yield dict(zip(batch.schema.names, batch.columns, strict=True))
 
@@ -89,7 +100,7 @@ def read_metadata(path: Path) -> dict[bytes, bytes]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator["ParquetFile"]:
+def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
     """Open a file to read in batches; ValueError if it is torn, or says that it unpacks to too much."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
@@ -108,6 +119,8 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
             with ParquetFile(
                 stream,
                 pre_buffer=False,
+                read_dictionary=[*texts],
+                page_checksum_verification=True,
                 buffer_size=1 << 20,
                 thrift_string_size_limit=_LONGEST_FOOTER,
                 thrift_container_size_limit=_MOST_ENTRIES,
@@ -115,7 +128,7 @@ def _opened(path: Path) -> Iterator["ParquetFile"]:
                 refuse_repeated(stored.schema_arrow.names, str(path))
                 _check_groups(path, stored.metadata)
                 yield stored
-        except (pa.ArrowException, OSError, UnicodeError) as error:
+        except (pa.ArrowException, OSError, UnicodeError, KeyError) as error:
             reason = one_line(error)
             raise ValueError(f"{path}: cut short, or no Parquet file ({reason})") from error
 
