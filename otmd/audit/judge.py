@@ -13,7 +13,7 @@ from otmd.audit.claims import CLASSES, DRAFTS, OUTPUTS, ROWS, SLOTS
 from otmd.audit.statistics import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets
 from otmd.audit.table import POSITION, Table
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.storage.files import one_line
+from otmd.storage.files import shortened
 
 # Most cells of equal size for the numbers of a claim. Over many positions a fault changes slowly along the
 # order, so few cells show it sooner.
@@ -211,7 +211,7 @@ def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> 
     requests: dict[str, int] = {}
     by_request = [requests.setdefault(x, len(requests)) for x in tested["request"].tolist()]
     first = {
-        label % MOST_GROUPS: f"request {one_line(x)}" for x, label in reversed(requests.items())
+        label % MOST_GROUPS: f"request {shortened(x)}" for x, label in reversed(requests.items())
     }
     by_row = position % _EVERY
     _, starts = np.unique(by_row, return_index=True)

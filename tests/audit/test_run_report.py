@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -187,3 +189,14 @@ def test_only_the_first_rows_are_listed():
     found = audited([WRONG_ROWS["target_nan"]] * 8)
     assert [str(event) for event in found.events] == ["8 rows have NaN in the target"]
     assert "8 rows (1, 2, 3, 4, 5, …): NaN in the target; usually" in str(found)
+
+
+def test_the_values_for_json_are_finite_and_labels_are_short():
+    row = {"target_logits": [5.0, -np.inf, 0.0], "target_top_k": 1, "output_token": 1}
+    rows = [row | {"request": f"{'x' * 900}{i % 2}"} for i in range(200)]
+    found = recorded_run(rows, "none")
+    assert np.isinf(found.gaps).all()
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["gaps"] == [None] * 200
+    biased = [x | {"target_logits": [0.0, 0.0, 0.0], "target_top_k": 0} for x in rows]
+    assert "x" * 30 in (report := str(recorded_run(biased, "none")))
+    assert "x" * 60 not in report
