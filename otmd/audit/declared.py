@@ -13,6 +13,7 @@ from otmd.laws import ConditionalPoisson, DraftLaw, WithoutReplacement, WithRepl
 from otmd.laws.base import validate_one_position
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.registry import LAWS
+from otmd.storage.files import one_line
 
 LawMaker = Callable[[FloatArray, int], DraftLaw]
 """From q (V,) and the number of drafts to their law."""
@@ -36,7 +37,7 @@ def law_name(law: object) -> str:
         parameters = ", ".join(f"{name}={value!r}" for name, value in law.keywords.items())
         return f"{law_name(law.func)} ({parameters})"
     name = law if isinstance(law, str) else getattr(law, "__name__", repr(law))
-    return re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower()
+    return one_line(re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower())
 
 
 def law_maker(law: str | LawMaker) -> LawMaker | None:

@@ -16,8 +16,27 @@ import numpy as np
 
 from otmd.audit.claims import CLASSES, ORDERED, OUTPUTS
 from otmd.audit.declared import LawMaker, law_name
-from otmd.audit.rows import MOST_ROWS, NOT_DECIDED, PER_TOKEN, Fields, read_ids, read_row
-from otmd.audit.table import COLUMNS, POSITION, RULES, Line, Table, Tabulator, joined, table_of
+from otmd.audit.rows import (
+    DEEPEST,
+    LONGEST_LABEL,
+    MOST_ROWS,
+    NOT_DECIDED,
+    PER_TOKEN,
+    Fields,
+    read_ids,
+    read_row,
+)
+from otmd.audit.table import (
+    COLUMNS,
+    LINES_OF_PART,
+    POSITION,
+    RULES,
+    Line,
+    Table,
+    Tabulator,
+    joined,
+    table_of,
+)
 from otmd.probabilities import IntArray, from_tensor, wrong
 from otmd.storage.arrays import read_npz
 from otmd.storage.files import folder_lock, one_line, parse_json, shortened, write_atomically
@@ -25,10 +44,10 @@ from otmd.storage.parquet import read_batches
 
 RECORD = "run.json"
 _FORMAT = 1
-_LINES_OF_PART = 4096
 # A table has no longer parts, whatever a small file claims.
 _MOST_LINES_OF_PART = 1 << 17
 _ROUNDING = 1e-6
+_TEXTS = ("request",)
 _OF_Q = ("draft_logits", "draft_probs")
 
 
@@ -195,9 +214,9 @@ class Recorder:
             read_row(self._num_rows + index, row, name, {}) for index, row in enumerate(rows, 1)
         ]
         self._num_rows += len(checked)
-        for row in checked:
-            self._lines += self._tabulator.lines(row, all_drafts)
-        if len(self._lines) >= _LINES_OF_PART:
+        # An interrupt leaves no part of a step.
+        self._lines += [x for row in checked for x in self._tabulator.lines(row, all_drafts)]
+        if len(self._lines) >= LINES_OF_PART:
             self._write()
 
     def _write(self) -> None:
@@ -268,9 +287,12 @@ def _read_declared(path: Path) -> Declared:
         if not isinstance(record, dict) or record.pop("otmd_run", None) != _FORMAT:
             raise ValueError("no recorded run, or one of another version")
         declared = Declared(**record)
-        if declared.rule not in RULES or not isinstance(declared.law, str):
-            raise ValueError(f"rule {shortened(declared.rule)} of law {shortened(declared.law)}")
-        return declared._replace(end_tokens=tuple(map(int, declared.end_tokens)))
+        law = declared.law
+        is_law = isinstance(law, str) and 0 < len(law) <= LONGEST_LABEL and law.isprintable()
+        if declared.rule not in RULES or not is_law:
+            raise ValueError(f"rule {shortened(declared.rule)} of law {shortened(law)}")
+        ends = read_ids("end_tokens", declared.end_tokens)
+        return declared._replace(end_tokens=tuple(ends.tolist()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: torn, or not written by otmd ({one_line(error)})") from error
 
@@ -280,9 +302,12 @@ def _read_part(path: Path) -> Table:
         part = dict(read_npz(path))
     else:
         batches = []
-        for batch in read_batches(path):
+        for batch in read_batches(path, _TEXTS):
+            labels = (str(x) for name in _TEXTS for x in batch[name].dictionary.to_pylist())
+            if max(map(len, labels), default=0) > LONGEST_LABEL:
+                raise wrong(path, "a long text", f"at most {LONGEST_LABEL} characters")
             batches.append({name: x.to_numpy(zero_copy_only=False) for name, x in batch.items()})
-            if len(batches) * _LINES_OF_PART > _MOST_LINES_OF_PART:
+            if len(batches) * LINES_OF_PART > _MOST_LINES_OF_PART:
                 raise wrong(path, "too many lines", f"at most {_MOST_LINES_OF_PART}")
         names = {name for batch in batches for name in batch}
         part = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
@@ -291,6 +316,8 @@ def _read_part(path: Path) -> Table:
         raise wrong(path, f"other columns ({shortened(', '.join(odd))})", "those of this version")
     if part["request"].dtype.kind == "U":
         part["request"] = part["request"].astype(object)
+    if not part["row"].size:
+        raise wrong(path, "no lines", "at least one")
     for name, (kind, _) in COLUMNS.items():
         if part[name].dtype != np.dtype(kind) or part[name].shape != part["row"].shape:
             shape = f"{part[name].dtype} of shape {part[name].shape}"
@@ -313,6 +340,7 @@ def _contradictions(part: Table) -> dict[str, np.ndarray]:
     faults = {
         "no text as request": np.array([not isinstance(x, str) for x in part["request"]], bool),
         "a negative number": (row < 1) | (part["depth"] < 0) | (slot < POSITION) | (token < -1),
+        "too large a depth": part["depth"] > DEEPEST,
         "rows that do not ascend": np.diff(row, prepend=0) < ~is_draft,
         "a draft without its position": is_draft & ~follows,
         "a draft without a token": is_draft & ~is_tested,

@@ -32,8 +32,8 @@ MOST_NUMBERS = 1 << 22
 LONGEST_LINE = 32 << 20
 # Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
 _MOST_MARKS = 10_000
-_DEEPEST = 10_000
-_LONGEST_LABEL = 1000
+DEEPEST = 10_000
+LONGEST_LABEL = 1000
 _WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
 # Endings of the names of fields with a number for each token, or for each of the ids.
 PER_TOKEN = ("logits", "probs", "ids")
@@ -121,8 +121,8 @@ def _read(number: int, given: Fields, processings: Mapping[str, Processing | Non
     tokens = tokens[tokens != NOT_DECIDED]
     output = _number("output_token", given, NOT_DECIDED, integer=True)
     depth = _number("depth", given, 0, integer=True)
-    if not 0 <= depth <= _DEEPEST:
-        raise wrong("depth", depth, f"a whole number from 0 to {_DEEPEST}")
+    if not 0 <= depth <= DEEPEST:
+        raise wrong("depth", depth, f"a whole number from 0 to {DEEPEST}")
     ended = _scalar(given.get("ended", False))
     if not isinstance(ended, bool):
         raise wrong("ended", shortened(repr(ended)), "true or false")
@@ -329,8 +329,8 @@ def _label(name: str, given: Fields) -> str:
     value = _scalar(given.get(name, ""))
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise wrong(name, type(value).__name__, "a text or a whole number")
-    if len(text := str(value)) > _LONGEST_LABEL:
-        raise wrong(name, f"{len(text)} characters", f"at most {_LONGEST_LABEL}")
+    if len(text := str(value)) > LONGEST_LABEL:
+        raise wrong(name, f"{len(text)} characters", f"at most {LONGEST_LABEL}")
     return text
 
 

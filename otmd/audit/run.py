@@ -19,8 +19,16 @@ from otmd.audit.judge import (
 )
 from otmd.audit.recorder import Declared, read_folder
 from otmd.audit.report import Event, RecordedRunAudit
-from otmd.audit.rows import MOST_ROWS, Source, numbered, read_ids, read_row, refuse_other_units
-from otmd.audit.table import POSITION, Table, Tabulator, table_of
+from otmd.audit.rows import (
+    MOST_ROWS,
+    Fields,
+    Source,
+    numbered,
+    read_ids,
+    read_row,
+    refuse_other_units,
+)
+from otmd.audit.table import POSITION, Line, Table, Tabulator, table_of_all
 from otmd.audit.verifiers import derived_rng, validate_fraction, validate_level
 from otmd.laws.base import RngLike
 from otmd.probabilities import IntArray, Processing, wrong
@@ -114,12 +122,13 @@ def recorded_run(
         )
         tabulator = Tabulator(law or "with-replacement", declared.rule, declared.end_tokens)
         rows, name = numbered(source, "records")
-        lines = []
-        for number, fields in rows:
+
+        def lines(number: int, fields: Fields) -> list[Line]:
             if number > MOST_ROWS:
                 raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
-            lines += tabulator.lines(read_row(number, fields, name, processings), all_drafts)
-        table = table_of(lines)
+            return tabulator.lines(read_row(number, fields, name, processings), all_drafts)
+
+        table = table_of_all(lines(*row) for row in rows)
     name = str(source) if isinstance(source, str | Path) else "records"
     generator = derived_rng(rng, "recorded_run")
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)

@@ -26,6 +26,8 @@ from otmd.probabilities import FloatArray, wrong
 Table = dict[str, NDArray]
 Line = dict[str, Any]
 RULES = ("token", "block", "tree")
+# So many lines are made a table at once.
+LINES_OF_PART = 4096
 # The slot of the line of a position.
 POSITION = -1
 # What is remembered of the past: an engine that records for days has no end of requests.
@@ -88,6 +90,17 @@ def table_of(lines: Sequence[Line]) -> Table:
     }
 
 
+def table_of_all(lines_of_rows: Iterable[list[Line]]) -> Table:
+    """The columns of the lines of many rows; as dicts, all lines would take several times the memory."""
+    parts, lines = [], []
+    for own in lines_of_rows:
+        lines += own
+        if len(lines) >= LINES_OF_PART:
+            parts.append(table_of(lines))
+            lines = []
+    return joined([*parts, table_of(lines)])
+
+
 class _Request:
     """A request: its output tokens so far, and its last row.
 
@@ -138,6 +151,7 @@ class Tabulator:
             raise wrong("rule", repr(rule), ", ".join(RULES))
         self._make_law = law_maker(law)
         self._is_plain = law == NO_DRAFTS
+        self._is_fixed = self._make_law is None and not self._is_plain
         self._rule = rule
         self._ends = frozenset(map(int, end_tokens))
         self._requests: OrderedDict[str, _Request] = OrderedDict()
@@ -308,7 +322,7 @@ class Tabulator:
         one of its step: an extra token that is drawn from q in place of p shows in its order.
         """
         q = row.draft.probs
-        if self._make_law is None and row.draft_tokens.size:
+        if self._is_fixed and row.draft_tokens.size:
             q = np.zeros(size)
             q[row.draft_tokens] = 1.0
         of_request, last = self._last_q
@@ -326,7 +340,7 @@ class Tabulator:
         if law is not None:
             ceiling = acceptance_ceiling(target, law)
             chosen += row.draft_tokens.size * mass_of_choice(row.draft)
-        elif self._make_law is None and q is not None and (self._rule == "token" or not row.depth):
+        elif self._is_fixed and q is not None and (self._rule == "token" or not row.depth):
             ceiling = float(target @ q) + SLACK
         else:
             return np.nan

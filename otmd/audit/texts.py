@@ -23,7 +23,7 @@ from otmd.audit.rows import (
     read_row,
 )
 from otmd.audit.run import audit_table
-from otmd.audit.table import Line, Tabulator, table_of
+from otmd.audit.table import Line, Tabulator, table_of_all
 from otmd.audit.verifiers import derived_rng
 from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, from_tensor, validate_count, wrong
@@ -112,24 +112,28 @@ def texts(
     tabulator = Tabulator("none", end_tokens=ends)
     logits = _Logits(oracle)
     positions = (at for number, row in rows for at in _positions(_read_text(number, row, name)))
-    lines: list[Line] = []
-    number = 0
-    while batch := [*islice(positions, batch_size)]:
-        for at, numbers in zip(batch, logits.after(batch), strict=True):
-            number += 1
-            if number > MOST_ROWS:
-                raise ValueError(f"{name}: got more than {MOST_ROWS} tokens: audit them in parts")
-            fields = {
-                "target_logits": numbers,
-                "output_token": at.text.output[at.depth],
-                "request": at.text.request,
-                "depth": at.depth,
-                "context": at.key,
-            }
-            lines += tabulator.lines(read_row(number, fields, name, processing))
+
+    def lines() -> Iterator[list[Line]]:
+        number = 0
+        while batch := [*islice(positions, batch_size)]:
+            for at, numbers in zip(batch, logits.after(batch), strict=True):
+                number += 1
+                if number > MOST_ROWS:
+                    raise ValueError(
+                        f"{name}: got more than {MOST_ROWS} tokens: audit them in parts"
+                    )
+                fields = {
+                    "target_logits": numbers,
+                    "output_token": at.text.output[at.depth],
+                    "request": at.text.request,
+                    "depth": at.depth,
+                    "context": at.key,
+                }
+                yield tabulator.lines(read_row(number, fields, name, processing))
+
     declared = Declared("", "", ends)
     generator = derived_rng(rng, "texts")
-    table = table_of(lines)
+    table = table_of_all(lines())
     if looks_like_probabilities(table["target_unit"]):
         raise wrong("oracle", "probabilities after every prefix", "raw logits")
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)

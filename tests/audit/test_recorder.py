@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from recorded_engine import Engine
 
@@ -89,7 +91,7 @@ def test_the_verdict_is_that_of_the_rows_bit_for_bit(name, suffix, tmp_path, mon
     rows, law = RUNS[name]
     if suffix == ".npz":
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(recorder, "_LINES_OF_PART", 32)
+    monkeypatch.setattr(recorder, "LINES_OF_PART", 32)
     source = written(tmp_path / "a", rows, law=law)
     parts = sorted(tmp_path.glob(f"a/part-*{suffix}"))
     assert len(parts) == -(-len(rows) // 32) or len(rows) >= 40
@@ -170,7 +172,7 @@ def test_plain_decoding_and_fixed_drafts_are_steps(tmp_path):
 
 
 def test_a_missing_or_copied_part_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "_LINES_OF_PART", 9)
+    monkeypatch.setattr(recorder, "LINES_OF_PART", 9)
     source = written(tmp_path / "a", Engine(num_drafts=2).run(20, 3))
     parts = sorted(source.glob("part-*"))
     assert len(parts) == 5
@@ -201,6 +203,7 @@ def test_tables_that_no_recorder_writes_are_refused(tmp_path, monkeypatch):
         ("decided", 0, False, "an output that was not decided"),
         ("repeat_in_slots", first_draft + 1, np.nan, "a draft without its repetitions"),
         ("depth", 0, -1, "a negative number"),
+        ("depth", 0, 1 << 40, "too large a depth"),
     ):
         wrong = sound | {column: sound[column].copy()}
         wrong[column][line] = value
@@ -213,16 +216,69 @@ def test_tables_that_no_recorder_writes_are_refused(tmp_path, monkeypatch):
     np.savez(part, **sound | {"depth": sound["depth"].astype(float)})
     with pytest.raises(ValueError, match="depth: got float64 of shape"):
         recorded_run(source)
-    (source / "run.json").write_text(json.dumps({"otmd_run": 1, "law": "fixed", "rule": "none"}))
-    with pytest.raises(ValueError, match=r"run.json: torn, or not written by otmd"):
+    np.savez(part, **{name: x[:0] for name, x in sound.items()})
+    with pytest.raises(ValueError, match="got no lines"):
         recorded_run(source)
+    declared = {"otmd_run": 1, "law": "fixed", "rule": "token", "end_tokens": [2]}
+    for changed in (
+        {"rule": "none"},
+        {"law": "\x1b[31m"},
+        {"law": ""},
+        {"end_tokens": "12"},
+        {"end_tokens": [1.5]},
+    ):
+        (source / "run.json").write_text(json.dumps(declared | changed))
+        with pytest.raises(ValueError, match=r"run.json: torn, or not written by otmd"):
+            recorded_run(source)
+
+
+def test_an_altered_part_or_one_of_long_texts_is_refused(tmp_path):
+    source = written(tmp_path / "a", listed(60))
+    (part,) = source.glob("part-*")
+    found = pq.read_table(part)
+    # The last byte of a column, which other checks would not see.
+    pq.write_table(found, part, compression="none", write_page_checksum=True)
+    altered, column = bytearray(part.read_bytes()), pq.read_metadata(part).row_group(0).column(0)
+    altered[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 1
+    part.write_bytes(altered)
+    with pytest.raises(ValueError, match="no Parquet file"):
+        recorded_run(source)
+    # A file of kilobytes, whose texts would take gigabytes.
+    place = found.schema.get_field_index("request")
+    long = pa.DictionaryArray.from_arrays(np.zeros(found.num_rows, np.int32), ["a" * (1 << 24)])
+    pq.write_table(found.set_column(place, "request", long), part, compression="zstd")
+    with pytest.raises(ValueError, match="got a long text"):
+        recorded_run(source)
+    place = found.schema.get_field_index("depth")
+    pq.write_table(found.set_column(place, "depth", long), part, compression="zstd")
+    with pytest.raises(ValueError, match=r"depth: got .*expected numbers"):
+        recorded_run(source)
+
+
+def test_an_interrupt_leaves_no_part_of_a_step(tmp_path, monkeypatch):
+    step = {"target_probs": [[0.5, 0.5]] * 2, "draft_probs": [[0.5, 0.5]]}
+    step |= {"draft_tokens": [0], "output_tokens": [0, 1]}
+    with Recorder(tmp_path / "a") as writer:
+        sound = table.Tabulator.lines
+
+        def interrupted(self, row, all_drafts=False):
+            if row.depth == 1:
+                raise KeyboardInterrupt
+            return sound(self, row, all_drafts)
+
+        monkeypatch.setattr(table.Tabulator, "lines", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.add_step(**step)
+        monkeypatch.undo()
+        writer.add_step(**step)
+    assert recorded_run(tmp_path / "a").num_rows == 2
 
 
 KILLED = """
 import os, signal, sys
 import numpy as np
 from otmd.audit import Recorder, recorder
-recorder._LINES_OF_PART = 4
+recorder.LINES_OF_PART = 4
 writer = Recorder(sys.argv[1])
 for index in range(10):
     writer.add(target_probs=np.array([0.5, 0.5]), output_token=index % 2)

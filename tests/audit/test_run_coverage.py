@@ -268,6 +268,9 @@ def test_a_pass_rests_on_the_outputs_of_steps_with_drafts():
     undeclared = recorded_run(many, "none", bias=0.2)
     assert [event.kind for event in undeclared.events] == ["draft_undeclared"]
     assert undeclared.outcome == "INCONCLUSIVE"
+    # Random drafts, of which none is called a fault of the outputs.
+    undeclared = recorded_run(Engine().run(400, 1), "none")
+    assert (undeclared.outcome, undeclared.acceptance) == ("INCONCLUSIVE", None)
 
 
 def test_an_alarm_of_the_acceptance_is_above_the_ceiling():
