@@ -120,10 +120,13 @@ PATTERNS = {
         {EXTRA},
     ),
     "the argmax recorded as sampled": Pattern(
-        {"argmax recorded as sampled": 400}, {"drafts: q", "drafts: token id", "+ drafts, quarter 1 in order of q"}
+        {"argmax recorded as sampled": 400},
+        {"drafts: q", "drafts: token id", "+ drafts, quarter 1 in order of q"},
     ),
     "q recorded before a cut": Pattern(
-        {"q recorded before a cut": 600}, {"drafts: q", "- drafts, quarter 4 in order of q"}, {"drafts: token id"}
+        {"q recorded before a cut": 600},
+        {"drafts: q", "- drafts, quarter 4 in order of q"},
+        {"drafts: token id"},
     ),
     "drafts drawn before a cut": Pattern(
         {"drafts drawn before a cut": 300}, {"draft_impossible", "+ never drafted (q = 0)"}
