@@ -104,7 +104,7 @@ class Recorder:
     ...         target_temperature=0.8,
     ...     )
     >>> print(otmd.audit.recorded_run(folder).verdict)
-    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,293 would do
+    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,291 would do
     """
 
     def __init__(
