@@ -23,6 +23,7 @@ class Slot:
     target_logits: list[np.ndarray] = field(default_factory=list)
     draft_logits: list[np.ndarray] = field(default_factory=list)
     drafts: list[np.ndarray] = field(default_factory=list)
+    came_out: list[np.ndarray] = field(default_factory=list)
 
 
 @dataclass
@@ -51,6 +52,10 @@ class Step:
         return self.slots[self.index].target_logits[self.depth]
 
     @property
+    def came_out(self) -> np.ndarray:
+        return self.slots[self.index].came_out[self.depth]
+
+    @property
     def tokens(self) -> np.ndarray:
         drafts = self.slots[self.index].drafts
         return drafts[self.depth] if self.depth < len(drafts) else np.empty(0, int)
@@ -68,6 +73,9 @@ class Engine:
     q: Callable[[Step], np.ndarray] = Step.q
     accept: Callable[[float, float, float], bool] = lambda u, p, q: u * q < p
     residual: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    sample: Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray] = (
+        lambda rng, q, count, step: rng.choice(q.size, count, p=q)
+    )
     skip: bool = False
     carry: bool = True
     rule: Callable[[Step], int] | None = None
@@ -76,6 +84,7 @@ class Engine:
     slots: int = 1
     target: Processing = PLAIN
     draft: Processing = PLAIN
+    penalty: float = 0.0
     logits: bool = False
 
     def run(self, num_rows: int, seed: int) -> list[Row]:
@@ -86,7 +95,7 @@ class Engine:
         rows: list[Row] = []
         step, memory = 0, {}
         while len(rows) < num_rows:
-            slots = [self._draft(target, draft, text[-1], rng) for text in texts]
+            slots = [self._draft(target, draft, text, rng, step) for text in texts]
             for index, text in enumerate(texts):
                 for depth in range(self.depth + 1):
                     at = Step(slots, index, depth, self.target, self.draft, rng, memory)
@@ -99,15 +108,17 @@ class Engine:
             step += 1
         return rows
 
-    def _draft(self, target, draft, last, rng) -> Slot:
-        slot = Slot()
+    def _draft(self, target, draft, text, rng, step) -> Slot:
+        slot, path = Slot(), text.copy()
         for depth in range(self.depth + 1):
-            slot.target_logits.append(target[last % CONTEXTS])
+            last = path[-1] % CONTEXTS
+            slot.came_out.append(np.isin(np.arange(VOCAB_SIZE), path))
+            slot.target_logits.append(target[last] - self.penalty * slot.came_out[-1])
             if depth < self.depth:
-                slot.draft_logits.append(draft[last % CONTEXTS])
+                slot.draft_logits.append(draft[last])
                 q = self.draft(slot.draft_logits[-1])
-                slot.drafts.append(rng.choice(q.size, self.num_drafts, p=q))
-                last = int(slot.drafts[-1][0])
+                slot.drafts.append(self.sample(rng, q, self.num_drafts, step))
+                path.append(int(slot.drafts[-1][0]))
         return slot
 
     def _verify(self, at: Step) -> int:
@@ -129,7 +140,7 @@ class Engine:
         row: Row = {"draft_tokens": at.tokens, "output_token": output}
         if self.logits:
             row |= {"target_logits": at.logits, "target_temperature": self.target.temperature}
-            row["target_top_p"] = self.target.top_p
+            row |= {"target_top_k": self.target.top_k, "target_top_p": self.target.top_p}
         else:
             row["target_probs"] = self.target(at.logits)
         return row | {"draft_probs": at.q()} if at.tokens.size else row
@@ -161,6 +172,14 @@ def shared_random_numbers(at: Step) -> int:
     return token if u * q[token] < p[token] else at.draw(np.maximum(p - q, 0))
 
 
+def rejected_late(at: Step) -> int:
+    """The test of a draft decides on the draft after it."""
+    p, q, token = at.p(), at.q(), int(at.tokens[0])
+    late = at.depth > 0 and at.memory["rejected"]
+    at.memory["rejected"] = at.rng.random() * q[token] >= p[token]
+    return at.draw(np.maximum(p - q, 0)) if late else token
+
+
 def not_renormalised(at: Step) -> int:
     """A search of running sums that ends at the last token."""
     p, q, token = at.p(), at.q(), int(at.tokens[0])
@@ -168,6 +187,12 @@ def not_renormalised(at: Step) -> int:
         return token
     sums = np.maximum(p - q, 0).cumsum()
     return min(int(np.searchsorted(sums, at.rng.random(), side="right")), p.size - 1)
+
+
+def cut(q: np.ndarray) -> np.ndarray:
+    """The eight most likely tokens."""
+    kept = np.where(q >= np.sort(q)[-8], q, 0)
+    return kept / kept.sum()
 
 
 FAULTS = {
@@ -191,6 +216,37 @@ FAULTS = {
         lambda at: Processing(0.6, top_p=0.8, order="llama.cpp")(at.logits),
         target=Processing(0.6, top_p=0.8),
         logits=True,
+    ),
+    "top-k not applied": Engine(
+        lambda at: PLAIN(at.logits), target=Processing(top_k=5), logits=True
+    ),
+    "top-p not applied": Engine(
+        lambda at: PLAIN(at.logits), target=Processing(top_p=0.8), logits=True
+    ),
+    "penalty ignored": Engine(
+        lambda at: softmax(at.logits + 1.0 * at.came_out), penalty=1.0, slots=8
+    ),
+    "one request at another temperature": Engine(
+        lambda at: COLD(at.logits) if at.index == 1 else at.p(), slots=4
+    ),
+    "extra token from q": Engine(lambda at: at.p() if at.tokens.size else at.q()),
+    "extra token from the row before": Engine(lambda at: at.p(depth=-(not at.tokens.size))),
+    "rejections one position late": Engine(rule=rejected_late, depth=3),
+    "argmax recorded as sampled": Engine(sample=lambda rng, q, count, step: q.argsort()[-count:]),
+    "q recorded before a cut": Engine(
+        sample=lambda rng, q, count, step: rng.choice(q.size, count, p=cut(q))
+    ),
+    "drafts drawn before a cut": Engine(
+        sample=lambda rng, q, count, step: rng.choice(q.size, count), draft=Processing(top_k=20)
+    ),
+    "one draft repeated": Engine(
+        sample=lambda rng, q, count, step: np.repeat(rng.choice(q.size, 1, p=q), count),
+        num_drafts=2,
+    ),
+    "a seed for two steps": Engine(
+        sample=lambda rng, q, count, step: np.random.default_rng(step // 2).choice(
+            q.size, count, p=q
+        )
     ),
     "q buffer uniform": Engine(q=lambda at: np.full(VOCAB_SIZE, 1 / VOCAB_SIZE)),
     "accepted with q/p": Engine(accept=lambda u, p, q: u * p < q),

@@ -5,6 +5,7 @@ Tested with transformers 5.24.0, which the tests of this project run it against.
 
 import json
 from contextlib import contextmanager
+from math import inf
 from unittest.mock import patch
 
 import transformers.generation.utils as generation
@@ -28,9 +29,10 @@ def recorded(path):
                 row["draft_tokens"] = [draft_tokens[depth]]
                 if draft_logits is not None:
                     row["draft_logits"] = draft_logits[depth]
-            # JSON has no infinity: a token that was cut gets a logit that no token survives.
-            cut = {k: [max(x, -1e30) for x in v] for k, v in row.items() if k.endswith("logits")}
-            file.write(json.dumps(row | cut | {"output_token": output_token}) + "\n")
+            # JSON has no infinity: null is −∞, a token that was cut.
+            for side in {"target_logits", "draft_logits"} & row.keys():
+                row[side] = [x if x > -inf else None for x in row[side]]
+            file.write(json.dumps(row | {"output_token": output_token}) + "\n")
         step += 1
 
     def decide_and_write(ids, draft_logits, length, target_logits, *args, **kwargs):

@@ -401,7 +401,7 @@ def examples_of(table: Table, claim: Claim) -> tuple[str, tuple[Example, ...]]:
     shown = np.flatnonzero(labels == worst)[:_EXAMPLES]
     columns = ("row", "request", "depth", "token", "mass", "draft_mass")
     entries = zip(*(lines[name][shown].tolist() for name in columns), strict=True)
-    return f"{claim.side}: {names[worst]}", tuple(Example(*entry) for entry in entries)
+    return names[worst], tuple(Example(*entry) for entry in entries)
 
 
 def _classes_in_order(
@@ -415,7 +415,7 @@ def _classes_in_order(
     # The quarter in which the middle of the token's mass lies.
     middle = lines[claim.name] + 0.5 * lines["mass"]
     labels = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
-    names = [f"quarter {k + 1} in order of {order}" for k in range(_PARTS)]
+    names = [f"{side}, quarter {k + 1} in order of {order}" for k in range(_PARTS)]
     return names, labels, np.full((labels.size, _PARTS), 1 / _PARTS)
 
 

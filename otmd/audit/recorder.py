@@ -86,7 +86,7 @@ class Recorder:
     Notes
     -----
     A recorder is for one process and one thread, and has its own folder. Of a row, the numbers are kept that
-    the tests need, about 0.8 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
+    the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
     installed and else ``.npz``, each whole or not at all, the last at :meth:`close`. A process that is killed
     loses at most the part it was filling. If a part cannot be written, its rows are kept for the next attempt:
     do not add them again.
@@ -105,7 +105,7 @@ class Recorder:
     ...         target_temperature=0.8,
     ...     )
     >>> print(otmd.audit.recorded_run(folder).verdict)
-    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,293 would do
+    INCONCLUSIVE: no fault found, but 2 rows are too few to find a bias of 0.1; about 1,291 would do
     """
 
     def __init__(

@@ -149,7 +149,7 @@ class RecordedRunAudit(Report):
     gaps : tuple of float
         Of tokens that the settings exclude, how far the logit lies below that of the last one allowed.
     bands : tuple of Band
-        The classes of output tokens by p/q and by p, and those of refuted claims.
+        The classes of output tokens by p/q and by p, and those of refuted claims (quarters of their order).
     examples : (str, tuple of Example)
         The class that deviates most, and the first rows of it; empty if no claim is refuted.
     metrics : dict of str to float
@@ -364,7 +364,7 @@ class RecordedRunAudit(Report):
                 [(size, rows_in_words(*several[size])) for size in several],
             ),
             Listing(
-                "Output tokens by class",
+                "Tokens by class",
                 ("class", "observed", "expected", "deviations"),
                 "Deviations are in standard deviations. Without an alarm above they mean nothing.",
                 1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from faulty_engines import FAULTS
 from faulty_verifiers import RejectionFault, RejectionSteps
 from recorded_engine import Engine
 from scipy.stats import binom
@@ -31,17 +30,10 @@ SOUND = {
         "with-replacement",
     ),
 }
-OUTPUT, OUTPUT_BY_MASS, BY_ID = (
-    f"output tokens follow the target (in order of {order})" for order in ("p/q", "p", "token id")
+OUTPUT, OUTPUT_BY_MASS = (
+    f"output tokens follow the target (in order of {order})" for order in ("p/q", "p")
 )
 DRAFTS = "drafts follow their distribution"
-# These show late.
-NUM_ROWS = {
-    "residual not subtracted": 600,
-    "residual not carried": 800,
-    "accepted a little too often": 1200,
-    "duplicates skipped": 2000,
-}
 
 
 def audited(engine, law: str = "with-replacement", rows: int = 500, seed: int = 1):
@@ -64,15 +56,6 @@ def test_sound_engines_raise_alarms_at_the_stated_rate(name):
     runs = [engine.run(100, seed) for seed in range(20)]
     alarms = sum(recorded_run(rows, law, 0.05, rng=seed).faulty for seed, rows in enumerate(runs))
     assert alarms <= binom.isf(1e-4, 20, 0.05)
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_is_found(name):
-    report = audited(FAULTS[name], rows=NUM_ROWS.get(name, 400))
-    assert report.outcome == "FAULTY"
-    # No other order shows that the coin is the number that drew the draft.
-    if name == "random numbers used twice":
-        assert [claim.name for claim in report.claims if claim.refuted] == [BY_ID]
 
 
 def as_independent(p, law):

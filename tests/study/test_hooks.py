@@ -99,7 +99,7 @@ def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):
     }
     written = []
     with hook.recorded(tmp_path / "run.jsonl"):
-        for _ in range(12):
+        for _ in range(15):
             text = pair[0].generate(
                 ids, prompt_lookup_num_tokens=3, max_new_tokens=TOKENS, **settings
             )
