@@ -131,10 +131,14 @@ class Claim:
     groups: tuple[Group, ...] = ()
 
     @property
+    def refuted_by_tests(self) -> bool:
+        """Whether the test or the bets contradict the claim, which leave out impossible tokens."""
+        return min(self.p_value, self.betting_p_value) <= self.level
+
+    @property
     def refuted(self) -> bool:
         """Whether any of the three statements contradicts the claim."""
-        smallest = min(self.p_value, self.betting_p_value)
-        return smallest <= self.level or self.total_variation_bound > 0
+        return self.refuted_by_tests or self.total_variation_bound > 0
 
     @property
     def refuted_groups(self) -> list[Group]:

@@ -88,8 +88,8 @@ class Recorder:
     A recorder is for one process and one thread, and has its own folder. Of a row, the numbers are kept that
     the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
     installed and else ``.npz``, each whole or not at all, the last at :meth:`close`. A process that is killed
-    loses at most the part it was filling. If a part cannot be written, its rows are kept for the next attempt:
-    do not add them again.
+    loses at most the part it was filling. If a part cannot be written, its rows are kept for the next
+    attempt: do not add them again.
 
     Examples
     --------

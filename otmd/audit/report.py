@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -19,6 +19,10 @@ _GROUPS_SHOWN = 3
 # Logits that half precision confuses.
 _CLOSE = 0.05
 _ALARM = {True: "REFUTED", False: "none"}
+_IMPOSSIBLE = {
+    OUTPUTS: ("output_impossible", "impossible_accepted"),
+    DRAFTS: ("draft_impossible", "draft_never"),
+}
 _NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
 _METRICS = {
     "acceptance rate": "accepted tokens / positions that were reached with drafts",
@@ -211,7 +215,13 @@ class RecordedRunAudit(Report):
             for event in self.events
             if event.kind not in MISTAKES and event.kind.startswith("draft_") == (side == DRAFTS)
         ]
-        refuted = [claim for claim in self.claims if claim.side == side and claim.refuted]
+        # Of impossible tokens, which the bounds count too, the events say all.
+        counted = any(event.kind in _IMPOSSIBLE[side] for event in self.events)
+        refuted = [
+            claim
+            for claim in self.claims
+            if claim.side == side and (claim.refuted_by_tests if counted else claim.refuted)
+        ]
         words_of = {claim.name: claim.refuted for claim in CLAIMS}
         for words in dict.fromkeys(words_of[claim.name] for claim in refuted):
             alike = [claim for claim in refuted if words_of[claim.name] == words]
@@ -446,8 +456,8 @@ def _for_json(value: Any) -> Any:
     """The value with tuples by name as dicts, and None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float) and not np.isfinite(value):
         return None
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = cast(Any, value)._asdict()
     if isinstance(value, dict):
         return {name: _for_json(x) for name, x in value.items()}
     return [_for_json(x) for x in value] if isinstance(value, list | tuple) else value

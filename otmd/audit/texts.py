@@ -32,7 +32,7 @@ Tokens = tuple[int, ...]
 Oracle = Callable[[list[Tokens]], ArrayLike]
 FIELDS = ("prompt_tokens", "output_tokens", "request")
 # So many logits are kept for prefixes that later texts may share.
-_MOST_KEPT = 1 << 28
+_MOST_KEPT = 1 << 26
 
 
 def texts(
@@ -87,7 +87,7 @@ def texts(
 
     Notes
     -----
-    A prefix that texts share is evaluated once while its logits are among the latest 2^28. In the tests by
+    A prefix that texts share is evaluated once while its logits are among the latest 2^26. In the tests by
     token index, an index beyond 62 counts as 62. The logits of the oracle differ from the server's by
     rounding: over many tokens, a server of half precision can be told from an oracle in float32.
 

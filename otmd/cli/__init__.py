@@ -1,7 +1,7 @@
 """The command line: ``otmd collect | measure | solve | plan | decode | audit | demo``.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted, 143
-terminated.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 an audit found a fault, 4 an audit is inconclusive,
+130 interrupted, 143 terminated.
 Results go to standard output, progress and errors to standard error.
 """
 

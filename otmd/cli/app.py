@@ -33,7 +33,8 @@ app = App(
         "  otmd demo\n\n"
         "  otmd solve 1/2,1/4,1/4 1/4,1/4,1/2 --num-drafts 2\n\n"
         "Every command takes --debug, which shows where an error came from. Exit codes: 0 done, "
-        "1 failed, 2 wrong usage, 3 an audit found a fault, 4 too few rows, 130 interrupted, 143 terminated."
+        "1 failed, 2 wrong usage, 3 an audit found a fault, 4 an audit is inconclusive, 130 interrupted, "
+        "143 terminated."
     ),
     version=__version__,
     help_format="plaintext",
