@@ -93,8 +93,8 @@ def table_of(lines: Sequence[Line]) -> Table:
 def table_of_all(lines_of_rows: Iterable[list[Line]]) -> Table:
     """The columns of the lines of many rows; as dicts, all lines would take several times the memory."""
     parts, lines = [], []
-    for own in lines_of_rows:
-        lines += own
+    for of_row in lines_of_rows:
+        lines += of_row
         if len(lines) >= LINES_OF_PART:
             parts.append(table_of(lines))
             lines = []
