@@ -23,7 +23,7 @@ from scipy.sparse import csc_array
 import otmd
 from experiments.runner import markdown, run
 from otmd.transport import SolverError, program
-from otmd.transport.solvers import HighsSession
+from otmd.transport.solvers import solve_highs
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
@@ -84,11 +84,11 @@ class LayerwiseProgram:
         """Tokens per step of the best layerwise rule."""
         values, rows, columns = map(np.array, zip(*self.entries, strict=True))
         shape = (len(self.limits), len(self.gains))
-        matrix = csc_array((values, (rows.astype(np.int32), columns.astype(np.int32))), shape=shape)
+        matrix = csc_array((values, (rows, columns)), shape=shape)
         built = program.program_of(
             "layers", np.array(self.gains), matrix, rows=(-np.inf, np.array(self.limits))
         )
-        answer = HighsSession().solve(built)
+        answer = solve_highs(built)
         if answer.values is None or answer.row_duals is None:
             raise SolverError(f"the layerwise program ended {answer.status}: {answer.detail}")
         certificate = program.certify(built, answer.values, answer.row_duals)

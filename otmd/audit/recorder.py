@@ -40,14 +40,11 @@ from otmd.audit.table import (
 from otmd.probabilities import IntArray, from_tensor, wrong
 from otmd.storage.arrays import read_npz
 from otmd.storage.files import folder_lock, one_line, parse_json, shortened, write_atomically
-from otmd.storage.parquet import read_batches
+from otmd.storage.parquet import read_columns
 
 RECORD = "run.json"
 _FORMAT = 1
-# A table has no longer parts, whatever a small file claims.
-_MOST_LINES_OF_PART = 1 << 17
 _ROUNDING = 1e-6
-_TEXTS = ("request",)
 _OF_Q = ("draft_logits", "draft_probs")
 
 
@@ -300,18 +297,11 @@ def _read_declared(path: Path) -> Declared:
 
 def _read_part(path: Path) -> Table:
     if path.suffix == ".npz":
-        part = dict(read_npz(path))
+        part = read_npz(path)
     else:
-        batches = []
-        for batch in read_batches(path, _TEXTS):
-            labels = (str(x) for name in _TEXTS for x in batch[name].dictionary.to_pylist())
-            if max(map(len, labels), default=0) > LONGEST_LABEL:
-                raise wrong(path, "a long text", f"at most {LONGEST_LABEL} characters")
-            batches.append({name: x.to_numpy(zero_copy_only=False) for name, x in batch.items()})
-            if len(batches) * LINES_OF_PART > _MOST_LINES_OF_PART:
-                raise wrong(path, "too many lines", f"at most {_MOST_LINES_OF_PART}")
-        names = {name for batch in batches for name in batch}
-        part = {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+        part = read_columns(path, ["request"])
+        if max(map(len, map(str, part["request"])), default=0) > LONGEST_LABEL:
+            raise wrong(path, "a long text", f"at most {LONGEST_LABEL} characters")
     if set(part) != set(COLUMNS):
         odd = sorted(map(str, set(part) ^ set(COLUMNS)))
         raise wrong(path, f"other columns ({shortened(', '.join(odd))})", "those of this version")

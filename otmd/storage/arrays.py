@@ -22,7 +22,6 @@ _NO_ARRAY = (*_TORN, ValueError, TypeError, SyntaxError, MemoryError, tokenize.T
 _DTYPES = {"BF16": "<u2", "U8": "u1"} | {
     f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FI" for size in (2, 4, 8)
 }
-_LONGEST_AXIS = 1 << 48
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -40,7 +39,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                     "uncompressed (numpy.savez) or as safetensors"
                 )
             names = [member.filename.removesuffix(".npy") for member in members]
-            refuse_repeated(names, str(path))
+            refuse_repeated(names, path)
             return {
                 name: _read_array(f"{path}: {shortened(name)}", archive.open(member))
                 for name, member in zip(names, members, strict=True)
@@ -99,27 +98,24 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
             slices = [(name, stored.get_slice(name)) for name in stored.offset_keys()]
             entries = [(name, part.get_dtype(), part.get_shape()) for name, part in slices]
             metadata = stored.metadata() or {}
-    except SafetensorError as error:
-        reason = one_line(error)[:200]
-        raise DatasetError(f"{path}: torn, or no safetensors file ({reason})") from error
-    content = np.memmap(path, np.uint8, "r")
-    # A header behind its length in 8 bytes. The library refuses gaps, so each array begins where the one
-    # before it ends.
-    start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-    try:
+        content = np.memmap(path, np.uint8, "r")
+        # A header behind its length in 8 bytes. The library refuses gaps, so each array begins where the
+        # one before it ends.
+        start = 8 + int.from_bytes(content[:8].tobytes(), "little")
         # The library keeps the last of two keys of one name.
         parse_json(content[8:start].tobytes())
-    except ValueError as error:
-        raise DatasetError(f"{path}: torn, or no safetensors file ({error})") from error
+    except (SafetensorError, ValueError) as error:
+        reason = one_line(error)[:200]
+        raise DatasetError(f"{path}: torn, or no safetensors file ({reason})") from error
     arrays = {}
     for name, kind, shape in entries:
-        if kind not in _DTYPES:
-            reason = f"got type {shortened(kind)}, expected one of {list(_DTYPES)}"
-            raise DatasetError(f"{path}: {shortened(name)}: {reason}")
-        if len(shape) > 4 or max(shape, default=0) > _LONGEST_AXIS:
-            raise DatasetError(f"{path}: {shortened(name)}: has too many axes, or too long ones")
-        dtype = np.dtype(_DTYPES[kind])
-        end = start + dtype.itemsize * math.prod(shape)
-        arrays[name] = StoredArray(content[start:end].view(dtype).reshape(shape), kind == "BF16")
+        if kind not in _DTYPES or len(shape) > 4 or max(shape, default=0) > 1 << 48:
+            raise DatasetError(
+                f"{path}: {shortened(name)}: got type {shortened(kind)} with {len(shape)} axes, expected one "
+                f"of {', '.join(_DTYPES)} with at most 4, none too long"
+            )
+        end = start + np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
+        raw = content[start:end].view(_DTYPES[kind]).reshape(shape)
+        arrays[name] = StoredArray(raw, kind == "BF16")
         start = end
     return arrays, metadata

@@ -21,17 +21,15 @@ PART = ".otmd-part"
 # The lock of a folder, and the file that names the process that holds it.
 LOCK, HOLDER = "otmd.lock", "otmd.holder"
 _STDOUT = 1
+_ROOM = "Make room there and run the same again; what was finished is kept"
+_WRITABLE = "Choose a place that you may write to, or make this one writable"
+_FILE = "Choose another place: a file stands where a folder would be"
+_LOCAL = "Choose a place on a local disk: some network file systems have no locks"
 _ADVICE: dict[int, str] = {
-    getattr(errno, name): advice
-    for names, advice in {
-        "ENOSPC EDQUOT EFBIG": "Make room there and run the same again; what was finished is kept",
-        "EACCES EPERM EROFS": "Choose a place that you may write to, or make this one writable",
-        "ENOTDIR EEXIST": "Choose another place: a file stands where a folder would be",
-        "ENOLCK ENOSYS EOPNOTSUPP": (
-            "Choose a place on a local disk: some network file systems have no locks"
-        ),
-    }.items()
-    for name in names.split()
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ROOM),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _WRITABLE),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _FILE),
+    **dict.fromkeys((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP), _LOCAL),
 }
 
 
@@ -49,31 +47,31 @@ def one_line(said: object) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; ValueError if the text is not JSON, is nested too deeply, or an object has a name twice."""
-    try:
-        return json.loads(text, object_pairs_hook=_distinct)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    refuse_repeated(name for name, _ in pairs)
-    return dict(pairs)
-
-
-def refuse_repeated(names: Iterable[str], where: str = "it") -> None:
-    """Raise DatasetError if two fields, arrays or columns of a file have one name."""
-    for name, count in Counter(names).most_common(1):
-        if count > 1:
-            raise DatasetError(f"{where} names {shortened(name)!r} twice")
-
-
 def shortened(said: object, most: int = 40) -> str:
     """A text in one line, short enough for a message; … stands for what is cut off."""
     # A file may hold texts of many megabytes.
     text = one_line(str(said)[: 10 * most])
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; ValueError if the text is not JSON, is nested too deeply, or an object has a name twice."""
+
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        refuse_repeated(name for name, _ in pairs)
+        return dict(pairs)
+
+    try:
+        return json.loads(text, object_pairs_hook=distinct)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def refuse_repeated(names: Iterable[str], where: object = "it") -> None:
+    """Raise DatasetError if two fields, arrays or columns of a file have one name."""
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise DatasetError(f"{where} names {shortened(name)!r} twice")
 
 
 def sha256_of(path: Path) -> str:
@@ -111,10 +109,9 @@ def write_atomically(path: Path, data: bytes) -> None:
             opened.write(data)
         return
     path = path.resolve()
-    make_folder(path.parent)
+    # Unlike a file of tempfile, one made by open has the mode that the umask asks for.
+    temporary = make_folder(path.parent) / f".{secrets.token_hex(8)}{PART}"
     with advice_on_failure(path):
-        # Unlike a file of tempfile, one made by open has the mode that the umask asks for.
-        temporary = path.with_name(f".{secrets.token_hex(8)}{PART}")
         try:
             with temporary.open("xb") as opened:
                 opened.write(data)
@@ -140,12 +137,6 @@ def _in_place(path: Path) -> Path | int | None:
     return None if path.is_file() else path
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed :func:`write_atomically` left behind; the caller holds the folder's lock."""
-    for path in folder.glob(f".*{PART}"):
-        path.unlink()
-
-
 @contextmanager
 def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of a folder, which is made if missing, during the block; a killed process frees it.
@@ -155,15 +146,15 @@ def folder_lock(folder: Path, wait: bool = False) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     holder = make_folder(folder) / HOLDER
-    who = ""
+    who = "a process without a name"
     try:
         with advice_on_failure(folder / LOCK):
             lock = FileLock(folder / LOCK).acquire(timeout=-1 if wait else 0)
     except Timeout:
         with suppress(FileNotFoundError):
-            who = holder.read_text("utf-8", "replace").strip()
+            who = holder.read_text("utf-8", "replace").strip() or who
         raise FolderLockedError(
-            f"another process is writing into {folder} ({who or 'a process without a name'}). Wait for it, "
+            f"another process is writing into {folder} ({who}). Wait for it, "
             "or stop it and run the same again, which goes on from what it finished"
         ) from None
     with lock:

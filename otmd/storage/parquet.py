@@ -1,4 +1,4 @@
-"""Parquet files: tables of results with checksums, and other people's tables in small batches.
+"""Parquet files: tables of results with checksums, and tables of unknown origin, read within bounds.
 
 Pyarrow is trusted with damaged files, but not with the sizes they claim: a small file can unpack to any size.
 """
@@ -7,48 +7,33 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from otmd.storage.files import one_line, refuse_repeated, shortened, write_atomically
+import numpy as np
+
+from otmd.storage.files import one_line, refuse_repeated, shortened
 
 if TYPE_CHECKING:
     import polars as pl
-    from pyarrow.parquet import FileMetaData, ParquetFile
+    from pyarrow.parquet import ParquetFile
 
 MOST_UNPACKED = 48 << 20
-"""Bytes that a row group may unpack to, in addition to twice its stored size."""
-# Rows of a batch: a row may hold a whole distribution.
-_ROWS_AT_ONCE = 4096
+"""Bytes that a table may unpack to, in addition to twice the size of its file."""
+_MOST_CELLS = 16 << 20
 _LONGEST_FOOTER = 8 << 20
 _MOST_ENTRIES = 1 << 17
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}
-_WIDEST = 8
 # The metadata that names the part which a table is.
 _PART = b"otmd part"
 
 
-def write_parquet(path: Path, table: "pl.DataFrame") -> None:
-    """Write a table as Parquet, whole or not at all, with a checksum of each page."""
-    write_atomically(path, parquet_bytes(table))
-
-
 def parquet_bytes(table: "pl.DataFrame", part: str = "") -> bytes:
     """Return a table as the bytes of a Parquet file, with a checksum of each page and the name of a part."""
-    import polars as pl
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    texts = [name for name, kind in table.schema.items() if kind == pl.String]
     # Written by Arrow, since polars neither writes nor compares checksums.
-    pq.write_table(
-        table.to_arrow().replace_schema_metadata({_PART: part} if part else None),
-        buffer,
-        compression="zstd",
-        compression_level=9,
-        # Rates hardly ever repeat. (The stubs know of all columns or none.)
-        use_dictionary=texts,  # pyright: ignore[reportArgumentType]
-        write_page_checksum=True,
-    )
+    stored = table.to_arrow().replace_schema_metadata({_PART: part} if part else None)
+    pq.write_table(stored, buffer, compression="zstd", write_page_checksum=True)
     return buffer.getvalue()
 
 
@@ -75,33 +60,48 @@ def read_parquet(path: Path) -> "pl.DataFrame":
         raise ValueError(f"{path}: torn, altered or no Parquet file ({reason})") from error
 
 
-def read_batches(path: Path, texts: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield at most 4,096 rows at a time, as pyarrow arrays by name, those of ``texts`` as dictionaries.
-
-    ValueError if the file is torn, altered, or has other columns than numbers and ``texts``.
-    """
-    import pyarrow.types as kinds
+def read_columns(path: Path, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Read columns of numbers, and of texts those named; ValueError if the file is torn, or too large."""
+    import pyarrow as pa
 
     with _opened(path, texts) as stored:
-        for field in stored.schema_arrow:
-            # A short file may repeat a long text, or a list of them, in every row.
-            if not (kinds.is_primitive(field.type) or field.name in texts):
-                raise ValueError(
-                    f"{path}: {shortened(field.name)}: got {field.type}, expected numbers"
-                )
-        for batch in stored.iter_batches(_ROWS_AT_ONCE, use_threads=False):
-            yield dict(zip(batch.schema.names, batch.columns, strict=True))
+        schema, metadata = stored.schema_arrow, stored.metadata
+        refuse_repeated(schema.names, path)
+        groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+        num_rows = sum(group.num_rows for group in groups)
+        unpacked = sum(group.total_byte_size for group in groups)
+        most = 2 * path.stat().st_size + MOST_UNPACKED
+        # At a negative number of rows pyarrow ends the process.
+        crafted = any(x.num_rows < 0 or x.num_columns != metadata.num_columns for x in groups)
+        if crafted or num_rows * len(schema) > _MOST_CELLS or unpacked > most:
+            raise ValueError(
+                f"{path}: got {num_rows} rows of {len(schema)} columns that unpack to {unpacked} bytes, "
+                f"expected at most {_MOST_CELLS} values in {most} bytes"
+            )
+        text = pa.dictionary(pa.int32(), pa.string())
+        for field in schema:
+            is_text = field.name in texts and field.type == text
+            if not (is_text or pa.types.is_primitive(field.type)):
+                kind = shortened(field.type)
+                raise ValueError(f"{path}: {shortened(field.name)}: got {kind}, expected numbers")
+        table = stored.read(use_threads=False)
+        if any(column.null_count for column in table.columns):
+            raise ValueError(f"{path}: got rows without a value")
+        return {name: table[name].to_numpy() for name in schema.names}
 
 
 def read_metadata(path: Path) -> dict[bytes, bytes]:
-    """Read the key-value metadata of a file's schema; errors as for :func:`read_batches`."""
+    """Read the key-value metadata of a file's schema; errors as for :func:`read_columns`."""
     with _opened(path) as stored:
         return dict(stored.schema_arrow.metadata or {})
 
 
 @contextmanager
 def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
-    """Open a file to read in batches; ValueError if it is torn, or says that it unpacks to too much."""
+    """Open a file; ValueError if it is torn, or its footer is too long.
+
+    Columns of texts are read as dictionaries, since each row may repeat a long text.
+    """
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -121,36 +121,12 @@ def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
                 pre_buffer=False,
                 read_dictionary=[*texts],
                 page_checksum_verification=True,
-                buffer_size=1 << 20,
                 thrift_string_size_limit=_LONGEST_FOOTER,
                 thrift_container_size_limit=_MOST_ENTRIES,
             ) as stored:
-                refuse_repeated(stored.schema_arrow.names, str(path))
-                _check_groups(path, stored.metadata)
                 yield stored
-        except (pa.ArrowException, OSError, UnicodeError, KeyError) as error:
+        except KeyError as error:
+            raise ValueError(f"{path}: got no texts named {', '.join(texts)}") from error
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             reason = one_line(error)
             raise ValueError(f"{path}: cut short, or no Parquet file ({reason})") from error
-
-
-def _check_groups(path: Path, metadata: "FileMetaData") -> None:
-    for g in range(metadata.num_row_groups):
-        group = metadata.row_group(g)
-        # At a negative number of rows pyarrow ends the process.
-        if group.num_rows < 0 or (group.num_rows > 0 and group.num_columns == 0):
-            counts = f"a row group of {group.num_rows} rows in {group.num_columns} columns"
-            raise ValueError(f"{path}: got {counts}, expected rows that are stored")
-        unpacked = stored = 0
-        for c in range(group.num_columns):
-            column = group.column(c)
-            # The sizes stated are of encoded pages: dictionaries and run lengths store a number in less than
-            # its width. That matters for lists only, of which a few rows may have many numbers.
-            numbers = column.num_values * _WIDTHS.get(column.physical_type, _WIDEST)
-            listed = numbers if "." in column.path_in_schema else 0
-            unpacked += max(column.total_uncompressed_size, listed)
-            stored += column.total_compressed_size
-        if unpacked > 2 * stored + MOST_UNPACKED:
-            raise ValueError(
-                f"{path}: got a row group of {group.num_rows} rows that unpacks from {stored} to {unpacked} "
-                f"bytes, expected at most {2 * stored + MOST_UNPACKED}: write fewer rows a group"
-            )

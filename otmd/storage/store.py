@@ -5,7 +5,6 @@ It may also hold a *record* (JSON that describes the run) and a *result* (what a
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +56,6 @@ class Store(Generic[Part]):
         # If the layout has no result, this is the folder, for which is_file is false.
         self.result = folder / layout.result
         self._description = json.loads(json.dumps(description))
-        self._pattern = re.compile(f"({layout.pattern}){re.escape(layout.suffix)}")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -68,8 +66,10 @@ class Store(Generic[Part]):
         # This comes before the lock, which writes a file into the folder.
         self._check_files()
         with files.folder_lock(self.parts):
-            files.remove_leftovers(self.folder)
-            files.remove_leftovers(self.parts)
+            # A killed process left them: a living one would hold the lock.
+            for folder in {self.folder, self.parts}:
+                for path in folder.glob(f".*{files.PART}"):
+                    path.unlink()
             if self.overwrite and self._difference():
                 self.clear()
             self.check()
@@ -93,10 +93,10 @@ class Store(Generic[Part]):
 
     def names(self) -> list[str]:
         """Names of the parts, sorted. The files are not read, so some may be torn."""
-        if not self.parts.is_dir():
-            return []
-        matches = (self._pattern.fullmatch(path.name) for path in self.parts.iterdir())
-        return sorted(match[1] for match in matches if match)
+        suffix, pattern = self.layout.suffix, self.layout.pattern
+        files_there = [path.name for path in self.parts.iterdir()] if self.parts.is_dir() else []
+        names = [name.removesuffix(suffix) for name in files_there if name.endswith(suffix)]
+        return sorted(name for name in names if re.fullmatch(pattern, name))
 
     def path(self, name: str) -> Path:
         """Return the file of a part."""
@@ -124,14 +124,9 @@ class Store(Generic[Part]):
 
     def clear(self) -> None:
         """Remove the parts and the result, and nothing else that lies in the folder."""
-        for path in map(self.path, self.names()):
-            path.unlink(missing_ok=True)
-        if self.result.is_file():
-            self.result.unlink()
-
-    def remove_parts(self) -> None:
-        """Remove the folder of the parts, with the lock. The caller holds the store."""
-        shutil.rmtree(self.parts, ignore_errors=True)
+        for path in [*map(self.path, self.names()), self.result]:
+            if path.is_file():
+                path.unlink()
 
     def _begun(self) -> bool:
         return self.result.is_file() or bool(self.names())
@@ -164,30 +159,30 @@ class Store(Generic[Part]):
         try:
             stored = dict(files.parse_json(self._record.read_text("utf-8")))
         except (ValueError, TypeError) as error:
-            reason = (
-                f"is torn or was not written by otmd ({files.shortened(error, _LONGEST_VALUE)})"
+            reason = files.shortened(error, _LONGEST_VALUE)
+            return (
+                f"was begun by a run whose {self._record.name} is torn or was not written by otmd "
+                f"({reason})"
             )
-            return f"was begun by a run whose {self._record.name} {reason}"
         # Settings of a run that stored nothing yet do not matter.
-        differing = describe_differences(stored, self._description) if self._begun() else []
+        differing = _differences(stored, self._description) if self._begun() else []
         shown = differing[:_MOST_DIFFERENCES]
         if len(differing) > len(shown):
             shown.append(f"and {len(differing) - len(shown)} more")
         return f"was begun with other settings ({'; '.join(shown)})" if shown else ""
 
 
-def describe_differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """List the settings that differ, in words: ``"temperature: stored 1.0, asked 0.6"``."""
+def _differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """The settings that differ, in words: ``"temperature: stored 1.0, asked 0.6"``."""
     before = _flat(stored)
     now = _flat(asked)
     differing = []
     for name in {**before, **now}:
-        old = before.get(name, "nothing")
-        new = now.get(name, "nothing")
+        old, new = before.get(name, "nothing"), now.get(name, "nothing")
         if old != new:
-            both = isinstance(old, list) and isinstance(new, list)
-            values = (_without(old, new), _without(new, old)) if both else (old, new)
-            texts = [files.shortened(text, _LONGEST_VALUE) for text in (name, *values)]
+            if isinstance(old, list) and isinstance(new, list):
+                old, new = _without(old, new), _without(new, old)
+            texts = [files.shortened(text, _LONGEST_VALUE) for text in (name, old, new)]
             differing.append("{}: stored {}, asked {}".format(*texts))
     return differing
 

@@ -5,6 +5,7 @@ With more than one worker, jobs run in joblib's processes, or on the backend of
 """
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -20,7 +21,8 @@ import polars as pl
 
 from otmd.kernel import every_kernel_compiled
 from otmd.models.progress import progress_bar
-from otmd.storage.parquet import parquet_bytes, read_parquet, write_parquet
+from otmd.storage.files import write_atomically
+from otmd.storage.parquet import parquet_bytes, read_parquet
 from otmd.storage.store import Store
 
 Job = TypeVar("Job")
@@ -72,8 +74,8 @@ def finish_run(
             # Another process may have finished it in the meantime.
             if not store.finished():
                 tables = compute_parts(work, jobs, dict(store.whole_parts()), store, workers, bar)
-                write_parquet(store.result, _joined(tables))
-            store.remove_parts()
+                write_atomically(store.result, parquet_bytes(_joined(tables)))
+            shutil.rmtree(store.parts, ignore_errors=True)
     return read_parquet(store.result)
 
 

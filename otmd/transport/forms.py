@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram, program_of, sparse_columns
-
-
-class Reading(NamedTuple):
-    """A solution of the transport problem, read from a solution of one of its linear programs.
-
-    ``accepted`` (E,) is the mass π(x, y) on the arcs. ``set_duals`` (S,) and ``token_duals`` (V,) are u and v
-    of the dual of Hu et al. 2025: u(x) + v(y) ≥ 1 wherever y ∈ x.
-    """
-
-    accepted: FloatArray
-    set_duals: FloatArray
-    token_duals: FloatArray
-
-
-class Form(NamedTuple):
-    """One way to write the problem as a linear program, and to read a solution of that program.
-
-    ``read(problem, values, row_duals)`` takes the variables and the row multipliers of the minimisation.
-    """
-
-    build: Callable[[TransportProblem], LinearProgram]
-    read: Callable[[TransportProblem, FloatArray, FloatArray], Reading]
+from otmd.transport.program import LinearProgram, program_of
 
 
 def _incidence(problem: TransportProblem, sets: IntArray, tokens: IntArray) -> csc_array:
     """A column for each pair: ones in the row of its set and in the row of its token, (S + V, pairs)."""
-    nodes, starts = problem.num_sets + problem.vocab_size, np.arange(0, 2 * sets.size + 1, 2)
     rows = np.stack([sets, problem.num_sets + tokens], axis=-1).ravel()
-    return sparse_columns(np.ones(rows.size), rows, starts, nodes)
+    shape = problem.num_sets + problem.vocab_size, sets.size
+    return csc_array((np.ones(rows.size), rows, np.arange(0, rows.size + 1, 2)), shape=shape)
 
 
 def _compact(problem: TransportProblem) -> LinearProgram:
     """Maximise Σ π(x, y) over y ∈ x, with Σ_y π(x, y) ≤ Q(x), Σ_x π(x, y) ≤ p(y), π ≥ 0."""
-    return program_of(
-        "compact",
-        np.ones(problem.num_arcs),
-        _incidence(problem, problem.arc_sets, problem.tokens),
-        rows=(-np.inf, np.concatenate([problem.supply, problem.target])),
-    )
+    matrix = _incidence(problem, problem.arc_sets, problem.tokens)
+    most = np.concatenate([problem.supply, problem.target])
+    return program_of("compact", np.ones(problem.num_arcs), matrix, rows=(-np.inf, most))
 
 
 def _dual(problem: TransportProblem) -> LinearProgram:
@@ -59,13 +31,8 @@ def _dual(problem: TransportProblem) -> LinearProgram:
     the indicator of a subset H, u(x) is 1 unless x ⊆ H, and the value is 1 + p(H) − g(H).
     """
     primal = _compact(problem)
-    return program_of(
-        "dual",
-        primal.row_upper,
-        primal.matrix.T.tocsc(),
-        sense="minimise",
-        rows=(1.0, np.inf),
-    )
+    costs, matrix = primal.row_upper, primal.matrix.T.tocsc()
+    return program_of("dual", costs, matrix, sense="minimise", rows=(1.0, np.inf))
 
 
 def _full(problem: TransportProblem) -> LinearProgram:
@@ -80,12 +47,7 @@ def _full(problem: TransportProblem) -> LinearProgram:
     implied = sets + problem.target.argmax()
     lower[implied], upper[implied] = -np.inf, np.inf
     pairs = np.repeat(np.arange(sets), vocab_size), np.tile(np.arange(vocab_size), sets)
-    return program_of(
-        "full",
-        objective,
-        _incidence(problem, *pairs),
-        rows=(lower, upper),
-    )
+    return program_of("full", objective, _incidence(problem, *pairs), rows=(lower, upper))
 
 
 def _max_flow(problem: TransportProblem) -> LinearProgram:
@@ -108,41 +70,9 @@ def _arc_columns(problem: TransportProblem) -> IntArray:
     return problem.arc_sets * problem.vocab_size + problem.tokens
 
 
-def _read_coupling(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
-    # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
-    # With the smallest v at 0 the multipliers of the full form are feasible for the compact form's dual.
-    set_duals, token_duals = -duals[: problem.num_sets], -duals[problem.num_sets :]
-    shift = token_duals.min()
-    return Reading(values, set_duals + shift, token_duals - shift)
-
-
-def _read_full(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
-    return _read_coupling(problem, values[_arc_columns(problem)], duals)
-
-
-def _read_dual(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
-    # The multipliers of the dual's rows are the plan.
-    return Reading(duals, values[: problem.num_sets], values[problem.num_sets :])
-
-
-def _read_max_flow(problem: TransportProblem, values: FloatArray, duals: FloatArray) -> Reading:
-    sets = problem.num_sets
-    return Reading(values[sets : sets + problem.num_arcs], 1.0 + duals[:sets], -duals[sets:])
-
-
-FORMS = {
-    "full": Form(_full, _read_full),
-    "compact": Form(_compact, _read_coupling),
-    "dual": Form(_dual, _read_dual),
-    "max_flow": Form(_max_flow, _read_max_flow),
-}
-_MOST_NONZEROS = 2**28
-
-
-def validate_form(form: str) -> None:
-    """Raise ValueError unless a form has this name."""
-    if form not in FORMS:
-        raise wrong("form", repr(form), f"one of {', '.join(FORMS)}")
+_BUILDS = {"full": _full, "compact": _compact, "dual": _dual, "max_flow": _max_flow}
+FORMS = tuple(_BUILDS)
+_MOST_PAIRS = 2**27
 
 
 def build_program(problem: TransportProblem, form: str = "compact") -> LinearProgram:
@@ -168,9 +98,32 @@ def build_program(problem: TransportProblem, form: str = "compact") -> LinearPro
     >>> otmd.transport.build_program(problem).matrix.shape
     (4, 2)
     """
-    validate_form(form)
-    if form == "full" and (pairs := problem.num_sets * problem.vocab_size) > _MOST_NONZEROS // 2:
+    if form not in FORMS:
+        raise wrong("form", repr(form), f"one of {', '.join(FORMS)}")
+    if form == "full" and (pairs := problem.num_sets * problem.vocab_size) > _MOST_PAIRS:
         raise wrong(
             "form", f"'full', which has {pairs} variables", "a smaller form, such as 'compact'"
         )
-    return FORMS[form].build(problem)
+    return _BUILDS[form](problem)
+
+
+def read_solution(
+    problem: TransportProblem, form: str, values: FloatArray, duals: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Read a solution: the mass π(x, y) on the arcs (E,), and the duals u (S,) and v (V,).
+
+    ``values`` are the variables of the form's program, ``duals`` the row multipliers of its minimisation.
+    """
+    sets = problem.num_sets
+    if form == "dual":
+        # The multipliers of the dual's rows are the plan.
+        return duals, values[:sets], values[sets:]
+    if form == "max_flow":
+        return values[sets : sets + problem.num_arcs], 1.0 + duals[:sets], -duals[sets:]
+    if form == "full":
+        values = values[_arc_columns(problem)]
+    # Both marginals sum to 1: adding a constant to all u and subtracting it from all v changes nothing.
+    # With the smallest v at 0 the multipliers of the full form are feasible for the compact form's dual.
+    set_duals, token_duals = -duals[:sets], -duals[sets:]
+    shift = token_duals.min()
+    return values, set_duals + shift, token_duals - shift

@@ -10,16 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
-from otmd.laws.base import validate_one_position
+from otmd.laws.base import validate_one_position, validate_target
 from otmd.optimum.minimum_cut import draft_sets
-from otmd.probabilities import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    validate_probs,
-    validate_same_vocabulary,
-    wrong,
-)
+from otmd.probabilities import BoolArray, FloatArray, IntArray, wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +68,7 @@ class TransportProblem:
             Make one row of all tuples with the same set of tokens; the optimum is the same.
         """
         validate_one_position(law, target_probs)
-        target = validate_probs("target_probs", target_probs)
-        validate_same_vocabulary(target, law.vocab_size)
+        target = validate_target(target_probs, law)
         if target.ndim != 1:
             raise wrong("target_probs", f"leading axes {target.shape[:-1]}", "one position")
         tuples, probs = law.enumerate()

@@ -54,18 +54,13 @@ def program_of(
     column_upper: FloatArray | float = np.inf,
 ) -> LinearProgram:
     """Make a program. A single number given as a bound holds for every row or column."""
+    # Solvers take 32-bit indices without conversion.
+    indices = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
     shape: Any = matrix.shape
+    matrix = csc_array((matrix.data, *indices), shape=shape)
     lower, upper = (np.full(shape[0], side) for side in rows)
     columns = np.full(objective.size, column_upper)
     return LinearProgram(form, sense, objective, matrix, lower, upper, columns)
-
-
-def sparse_columns(
-    entries: FloatArray, rows: np.ndarray, starts: np.ndarray, num_rows: int
-) -> csc_array:
-    """Build a matrix from its columns, with 32-bit indices, which solvers take without conversion."""
-    indices, pointers = rows.astype(np.int32), starts.astype(np.int32)
-    return csc_array((entries, indices, pointers), shape=(num_rows, starts.size - 1))
 
 
 @dataclass(frozen=True, eq=False)

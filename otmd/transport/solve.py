@@ -18,8 +18,9 @@ from otmd.transport import program as lp
 from otmd.transport.problem import TransportProblem
 from otmd.transport.transport_plan import TransportPlan
 
-SOLVERS = ("highs", "cvxpy", "networkx", "dinic")
-_GRAPH_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}
+_LINEAR_SOLVERS = {"highs": solvers.solve_highs, "cvxpy": solvers.solve_cvxpy}
+_FLOW_SOLVERS = {"networkx": solvers.solve_networkx, "dinic": solvers.solve_dinic}
+SOLVERS = (*_LINEAR_SOLVERS, *_FLOW_SOLVERS)
 _LEVEL_DECIMALS = 6
 
 ADVICE = {
@@ -124,30 +125,17 @@ def solve_transport(
     >>> round(solution.rate, 6), solution.certificate.worst < 1e-9
     (0.9375, True)
     """
-    forms.validate_form(form)
     if solver not in SOLVERS:
         raise wrong("solver", repr(solver), f"one of {', '.join(SOLVERS)}")
-    if solver in _GRAPH_SOLVERS and form != "max_flow":
+    if solver in _FLOW_SOLVERS and form != "max_flow":
         raise wrong("form", repr(form), f"'max_flow', the one that {solver!r} takes")
     problem = TransportProblem.of(target_probs, law, merge)
     program = forms.build_program(problem, form)
-    answer = ask_solver(problem, program, solver, method, options)
+    if solver in _FLOW_SOLVERS:
+        answer = _FLOW_SOLVERS[solver](problem, method, options or {})
+    else:
+        answer = _LINEAR_SOLVERS[solver](program, method, options or {})
     return conclude(problem, program, answer, throw)
-
-
-def ask_solver(
-    problem: TransportProblem,
-    program: lp.LinearProgram,
-    solver: str,
-    method: str | None = None,
-    options: Mapping[str, object] | None = None,
-) -> lp.SolverAnswer:
-    """A solver's answer to a program, not yet checked."""
-    if solver == "highs":
-        return solvers.HighsSession(method or "simplex", options).solve(program)
-    if solver == "cvxpy":
-        return solvers.solve_cvxpy(program, method, options or {})
-    return _GRAPH_SOLVERS[solver](problem, method, options or {})
 
 
 def conclude(
@@ -162,16 +150,16 @@ def conclude(
     if answer.values is not None and answer.row_duals is not None:
         check = lp.certify(program, answer.values, answer.row_duals)
         if math.isfinite(check.worst):
-            reading = forms.FORMS[program.form].read(problem, answer.values, answer.row_duals)
-            plan = TransportPlan(problem, reading.accepted)
-            subset = best_level_set(problem, reading)
+            accepted, set_duals, token_duals = forms.read_solution(
+                problem, program.form, answer.values, answer.row_duals
+            )
+            plan = TransportPlan(problem, accepted)
+            subset = best_level_set(problem, token_duals)
             certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
             parts = {"rate": plan.rate, "plan": plan, "subset": subset}
-            parts |= {"set_duals": reading.set_duals, "token_duals": reading.token_duals}
-        if status == "optimal" and certificate.worst > lp.TOLERANCE:
-            status = "not certified"
-    elif status == "optimal":
-        status = "failed"
+            parts |= {"set_duals": set_duals, "token_duals": token_duals}
+    if status == "optimal" and certificate.worst > lp.TOLERANCE:
+        status = "not certified"
     message = f"optimal: the solver said {answer.detail!r}"
     if status != "optimal":
         message = f"{status}: {ADVICE[status]}; {certificate}; the solver said {answer.detail!r}"
@@ -180,8 +168,8 @@ def conclude(
     return TransportSolution(status, message, certificate, answer.iterations, **parts)
 
 
-def best_level_set(problem: TransportProblem, reading: forms.Reading) -> BoolArray:
+def best_level_set(problem: TransportProblem, token_duals: FloatArray) -> BoolArray:
     """The level set {v ≥ t} (V,) of the token duals with the least cut value, at most the dual objective."""
-    levels = np.round(np.clip(reading.token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
+    levels = np.round(np.clip(token_duals, 0.0, 1.0), _LEVEL_DECIMALS)
     cuts = [levels >= threshold for threshold in np.unique(levels[levels > 0])]
     return min([np.zeros(problem.vocab_size, dtype=bool), *cuts], key=problem.cut_value)

@@ -1,7 +1,7 @@
 """The solvers: HiGHS through highspy, any solver of cvxpy, networkx, and this package's maximum flow."""
 
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +12,6 @@ from otmd.optimum.minimum_cut import CLOSED, max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray, wrong
 from otmd.transport.problem import TransportProblem
 from otmd.transport.program import LinearProgram, SolverAnswer
-
-HIGHS_METHODS = ("simplex", "ipm")
 
 _HIGHS_STATUS = {
     highspy.HighsModelStatus.kOptimal: "optimal",
@@ -40,64 +38,35 @@ class _SilentHighs(highspy.Highs):
         super().enableCallbacks()
 
 
-class HighsSession:
-    """HiGHS for several programs in turn. A program with the last one's matrix starts from the last basis.
-
-    ``method`` is "simplex" (the dual simplex) or "ipm" (interior point with crossover to a vertex).
-    """
-
-    def __init__(
-        self, method: str = "simplex", options: Mapping[str, object] | None = None
-    ) -> None:
-        if method not in HIGHS_METHODS:
-            raise wrong("method", repr(method), f"one of {', '.join(HIGHS_METHODS)}")
-        self._highs = _SilentHighs()
-        self._program: LinearProgram | None = None
-        for name, value in {"solver": method, **_TIGHT, **(options or {})}.items():
-            if self._highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
-                raise ValueError(f"options: HiGHS takes no {name!r} with value {value!r}")
-
-    def solve(self, program: LinearProgram) -> SolverAnswer:
-        """Solve a program, from the last basis if only bounds and costs have changed since."""
-        last, self._program = self._program, None
-        basis = None
-        if last is not None and last.matrix.shape == program.matrix.shape:
-            same = (last.matrix - program.matrix).count_nonzero() == 0
-            basis = self._highs.getBasis() if same else None
-        self._pass(program)
-        if basis is not None and basis.valid:
-            self._highs.setBasis(basis)
-        self._program = program
-        self._highs.run()
-        ended = self._highs.getModelStatus()
-        status, detail = _HIGHS_STATUS.get(ended, "failed"), self._highs.modelStatusToString(ended)
-        info = self._highs.getInfo()
-        steps = max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0)
-        if status != "optimal":
-            return SolverAnswer(status, detail, iterations=steps)
-        point = self._highs.getSolution()
-        values, duals = np.array(point.col_value) / _SCALE, np.array(point.row_dual) / _SCALE
-        return SolverAnswer(status, detail, values, duals, steps)
-
-    def _pass(self, program: LinearProgram) -> None:
-        matrix = program.matrix
-        self._highs.passModel(
-            program.objective.size,
-            program.row_lower.size,
-            matrix.nnz,
-            _COLUMNWISE,
-            _MINIMISE,
-            0.0,
-            _SCALE * program.costs,
-            np.zeros(program.objective.size),
-            _SCALE * program.column_upper,
-            _SCALE * program.row_lower,
-            _SCALE * program.row_upper,
-            np.asarray(matrix.indptr, np.int32),
-            np.asarray(matrix.indices, np.int32),
-            np.asarray(matrix.data, np.float64),
-            np.zeros(program.objective.size, np.int32),
-        )
+def solve_highs(
+    program: LinearProgram, method: str | None = None, options: Mapping[str, object] | None = None
+) -> SolverAnswer:
+    """Solve a program by HiGHS: by "simplex", the default, or "ipm", interior point and then a vertex."""
+    method = method or "simplex"
+    if method not in ("simplex", "ipm"):
+        raise wrong("method", repr(method), "one of simplex, ipm")
+    highs = _SilentHighs()
+    for name, value in {"solver": method, **_TIGHT, **(options or {})}.items():
+        if highs.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+            raise ValueError(f"options: HiGHS takes no {name!r} with value {value!r}")
+    matrix, size = program.matrix, program.objective.size
+    columns = _SCALE * program.costs, np.zeros(size), _SCALE * program.column_upper
+    rows = _SCALE * program.row_lower, _SCALE * program.row_upper
+    indices = np.asarray(matrix.indptr, np.int32), np.asarray(matrix.indices, np.int32)
+    entries, continuous = np.asarray(matrix.data, np.float64), np.zeros(size, np.int32)
+    shape = size, rows[0].size, matrix.nnz
+    highs.passModel(
+        *shape, _COLUMNWISE, _MINIMISE, 0.0, *columns, *rows, *indices, entries, continuous
+    )
+    highs.run()
+    ended, info = highs.getModelStatus(), highs.getInfo()
+    status, detail = _HIGHS_STATUS.get(ended, "failed"), highs.modelStatusToString(ended)
+    steps = max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0)
+    if status != "optimal":
+        return SolverAnswer(status, detail, iterations=steps)
+    point = highs.getSolution()
+    values, duals = np.array(point.col_value) / _SCALE, np.array(point.row_dual) / _SCALE
+    return SolverAnswer(status, detail, values, duals, steps)
 
 
 def _modeling_package(name: str) -> Any:
@@ -123,7 +92,18 @@ def solve_cvxpy(
     if name not in installed:
         raise wrong("method", repr(name), f"one of {', '.join(installed)}")
     variables = cvxpy.Variable(program.objective.size, bounds=[0.0, program.column_upper])
-    sides = list(_sides(program, variables))
+    matrix, lower, upper = program.matrix.tocsr(), program.row_lower, program.row_upper
+    equal = lower == upper
+    # Each kind of constraint has a mask of rows, and its multipliers a sign.
+    sides = [
+        (rows, sign, relate(matrix[rows] @ variables, limit[rows]))
+        for rows, sign, relate, limit in (
+            (equal, -1.0, operator.eq, upper),
+            (np.isfinite(upper) & ~equal, -1.0, operator.le, upper),
+            (np.isfinite(lower) & ~equal, 1.0, operator.ge, lower),
+        )
+        if rows.any()
+    ]
     cost = cvxpy.Minimize(program.costs @ variables)
     problem = cvxpy.Problem(cost, [side for _, _, side in sides])
     try:
@@ -138,19 +118,6 @@ def solve_cvxpy(
     for rows, sign, side in sides:
         duals[rows] += sign * np.asarray(side.dual_value, np.float64)
     return SolverAnswer("optimal", detail, np.asarray(variables.value, np.float64), duals)
-
-
-def _sides(program: LinearProgram, variables: Any) -> Iterator[tuple[np.ndarray, float, Any]]:
-    """The constraints in cvxpy's form: the mask of rows, the sign of their multipliers, the constraint."""
-    matrix, lower, upper = program.matrix.tocsr(), program.row_lower, program.row_upper
-    equal = lower == upper
-    for chosen, sign, relate, limit in (
-        (equal, -1.0, operator.eq, upper),
-        (np.isfinite(upper) & ~equal, -1.0, operator.le, upper),
-        (np.isfinite(lower) & ~equal, 1.0, operator.ge, lower),
-    ):
-        if chosen.any():
-            yield chosen, sign, relate(matrix[chosen] @ variables, limit[chosen])
 
 
 NETWORKX_METHODS = (

@@ -14,11 +14,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csc_array
 
 from otmd.optimum import OptimalityCertificate
 from otmd.probabilities import wrong
 from otmd.transport import program as lp
-from otmd.transport.solvers import HighsSession
+from otmd.transport.solvers import solve_highs
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.random_choices import every_outcome
 
@@ -76,9 +77,9 @@ def optimal_block_efficiency(target_model: Model, law: TreeLaw) -> SequenceOptim
     trees = _trees(context)
     program = _program(context, trees)
     # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
-    answer = HighsSession("ipm").solve(program)
+    answer = solve_highs(program, "ipm")
     if answer.values is None:
-        answer = HighsSession("simplex").solve(program)
+        answer = solve_highs(program, "simplex")
     if answer.values is None or answer.row_duals is None:
         raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = lp.certify(program, answer.values, answer.row_duals)
@@ -129,7 +130,7 @@ def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
     return lp.program_of(
         "sequences",
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
-        lp.sparse_columns(np.array(entries), np.array(rows), np.array(starts), sides[0].size),
+        csc_array((entries, rows, starts), shape=(sides[0].size, len(columns))),
         rows=sides,
     )
 

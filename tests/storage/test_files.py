@@ -12,11 +12,9 @@ import pytest
 from otmd.models.wheels import cache_folder
 from otmd.storage.files import (
     HOLDER,
-    PART,
     FolderLockedError,
     folder_lock,
     make_folder,
-    remove_leftovers,
     write_atomically,
 )
 
@@ -90,13 +88,6 @@ def test_a_file_where_a_folder_would_be_is_named(tmp_path, monkeypatch):
     ):
         with pytest.raises(OSError, match=rf"Choose another place.*{tmp_path / 'file'}"):
             begin()
-
-
-def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path):
-    for name in (f".abc{PART}", ".hidden.own.file", "file.txt"):
-        (tmp_path / name).write_text("x")
-    remove_leftovers(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden.own.file", "file.txt"]
 
 
 def test_a_second_holder_is_refused_and_told_who_and_what_to_do(tmp_path):

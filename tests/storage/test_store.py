@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from otmd.storage.files import PART
 from otmd.storage.store import Layout, Store
 
 SETTINGS = {"temperature": 1.0, "laws": [f"law {i} (otmd.laws.law_{i})" for i in range(9)]}
@@ -66,6 +67,18 @@ def test_overwrite_removes_another_run_and_nothing_else(tmp_path):
     with other.held():
         assert (other.finished(), other.names()) == (False, [])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.md", "parts", "run.json"]
+
+
+@pytest.mark.parametrize("layout", [RUN, PLAIN])
+def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path, layout):
+    store = begin(tmp_path, layout=layout)
+    for folder in (tmp_path, store.parts):
+        for name in (f".abc{PART}", ".hidden.own.file"):
+            (folder / name).write_text("x")
+    with store.held():
+        assert not list(tmp_path.rglob(f"*{PART}"))
+        assert (tmp_path / ".hidden.own.file").exists()
+        assert (store.parts / ".hidden.own.file").exists()
 
 
 @pytest.mark.parametrize("layout", [RUN, PLAIN])
