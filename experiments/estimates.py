@@ -5,8 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from otmd.study import jackknife
-
 RESAMPLES = 4000
 
 
@@ -23,15 +21,6 @@ def resampled(domains: Sequence[str], resamples: int = RESAMPLES) -> np.ndarray:
         drawn = rng.multinomial(size - 1, np.full(size, 1 / size), size=resamples)
         weights[:, columns] = drawn * size / (size - 1)
     return weights
-
-
-def interval(value: float, without: np.ndarray, form: str) -> str:
-    """A value in a format such as ``+.1f``, and half the length of its 95% interval by the jackknife.
-
-    ``without`` (N,) has the value without each of N prompts.
-    """
-    low, high = jackknife.interval(value, without)
-    return f"{value:{form}} ± {(high - low) / 2:{form.removeprefix('+')}}"
 
 
 def summarise(

@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from otmd.study import rank_trees
+from otmd.study import rank
 from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import grid, headline, read
 
@@ -68,7 +68,7 @@ STEP_LABELS = {
 def tokens_per_step(results: Path) -> Figure:
     """A bar for each law of trees and rule, with the bound of the same drafts as a vertical line."""
     table = read(results, ["domain", "prompt_id", "law", "rule", "tokens", "bound"])
-    rows = {(row["law"], row["rule"]): row for row in rank_trees(table).to_dicts()}
+    rows = {(row["law"], row["rule"]): row for row in rank(table).to_dicts()}
     if missing := sorted({*STEP_LABELS} - {*rows}):
         raise ValueError(f"results: {results} lacks {missing}, expected what `otmd demo` measures")
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))

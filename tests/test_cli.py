@@ -503,7 +503,7 @@ def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(
     stamp = (tmp_path / "results" / "results.parquet").stat().st_mtime_ns
     assert main([*arguments, "--json", "--fresh"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [row["rule"] for row in answer["trees"]] == ["K-SEQ, token by token", "layer by layer"]
+    assert [row["rule"] for row in answer["trees"]] == ["layer by layer", "K-SEQ, token by token"]
     assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
     assert Path(answer["results"]).stat().st_mtime_ns > stamp
     assert collect.call_count == 1

@@ -26,7 +26,7 @@ from experiments.texts import Continuations, Prefix, after_prompt, load_pair
 from otmd.engines.catalogue import distances
 from otmd.optimum import LossyFrontier
 from otmd.probabilities import FloatArray
-from otmd.study import jackknife
+from otmd.study.estimate import Estimate, ratios
 
 NUM_DRAFTS = 4
 MEASURED = ("rate", "lossless", "total_variation", "kl", "least_kl", "strata_least_kl", "log_ratio")
@@ -147,12 +147,12 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     by = ["drafts", "num_drafts", "rule"]
     for key, of in table.group_by(by, maintain_order=True):
         kl = of["kl"].to_numpy()
-        low, high = jackknife.interval(kl.mean(), jackknife.left_out(kl, np.ones(kl.size)))
+        estimate = Estimate.of(ratios(kl, np.ones(kl.size)))
         sums = of.select(pl.col("tokens", *MEASURED).mean()).row(0, named=True)
         apart = float(np.maximum(-np.expm1(-of["log_ratio"].to_numpy()), 0.0).mean())
         row = dict(zip(by, key, strict=True)) | {"tokens": sums["tokens"]}
         row |= {name: sums[name] / sums["tokens"] for name in ("rate", "lossless")}
-        row |= {"kl": sums["kl"], "low": low, "high": high, "least_kl": sums["least_kl"]}
+        row |= estimate.columns("kl") | {"least_kl": sums["least_kl"]}
         row |= {"strata_least_kl": sums["strata_least_kl"]}
         row |= {"kl_a_token": sums["kl"] / sums["tokens"], "sum_of_tv": sums["total_variation"]}
         rows.append(row | {"text_variation": apart})

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from otmd.probabilities import FloatArray, wrong
-from otmd.study import jackknife
+from otmd.study.estimate import Estimate, ratios
 
 ALL = "all"
 """The draft of rows that are means over all pairs."""
@@ -87,10 +87,12 @@ def _rows(pairs: list[Rules], positions: FloatArray | None) -> Iterator[dict[str
     for name, rule in pairs[0].items():
         about = {"name": name, "over": None, "prompts": rule.tokens.size}
         if positions is not None:
-            yield about | {"shapes": rule.shapes} | _ends(ratios(rule.tokens, positions))
+            estimate = Estimate.of(ratios(rule.tokens, positions))
+            yield about | {"shapes": rule.shapes} | estimate.columns("value")
     for name, over in permutations(pairs[0], 2):
         each_pair = [ratios(rules[name].tokens, rules[over].tokens) for rules in pairs]
-        yield {"name": name, "over": over} | _ends(100.0 * (np.mean(each_pair, axis=0) - 1.0))
+        lead = Estimate.of(100.0 * (np.mean(each_pair, axis=0) - 1.0))
+        yield {"name": name, "over": over} | lead.columns("value")
 
 
 def rules_of(part: pl.DataFrame) -> Rules:
@@ -147,14 +149,3 @@ def chosen(by_shape: dict[Key, Shapes], key: Key) -> Chosen:
         tokens[measuring] = measured[best][measuring]
         names.append(best)
     return Chosen(tokens, ", ".join(dict.fromkeys(names)))
-
-
-def ratios(tokens: FloatArray, base: FloatArray) -> FloatArray:
-    """The ratio of the sums over all prompts, and those without each prompt: shape (1 + N,)."""
-    return np.append(tokens.sum() / base.sum(), jackknife.left_out(tokens, base))
-
-
-def _ends(estimates: FloatArray) -> dict[str, float]:
-    """A value, the first of the estimates, with its interval by the others, those without each prompt."""
-    low, high = jackknife.interval(float(estimates[0]), estimates[1:])
-    return {"value": float(estimates[0]), "low": low, "high": high}

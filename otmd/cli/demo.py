@@ -64,9 +64,9 @@ def demo(
     """
     from otmd.storage.store import Store
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
+    from otmd.study.ranking import decision, ranking_table
     from otmd.study.run import LAYOUT, RESULTS
     from otmd.study.table import wrapped
-    from otmd.study.tree_comparison import recommend_trees, tree_table
 
     progress = not (quiet or json_output)
     ends = [("", time.monotonic())]
@@ -97,9 +97,8 @@ def demo(
     figures = [output / "gaps.png", output / "gaps.pdf"]
     draw = partial(draw_gaps, summary, figures, source=f"otmd demo, {parquet}")
     if json_output:
-        report = json.loads(report_json(summary, results=str(parquet)))
-        report["trees"] = ranked.to_dicts()
-        print(json.dumps(report | {"figures": [str(path) for path in figures]}, indent=1))
+        answer = report_json(summary, str(parquet)) | {"trees": ranked.to_dicts()}
+        print(json.dumps(answer | {"figures": [str(path) for path in figures]}, indent=1))
         draw()
         return
     names = [dataset.metadata.get(role, {}).get("name", "?") for role in ("target", "draft")]
@@ -109,8 +108,8 @@ def demo(
     )
     print_report(summary)
     if ranked.height:
-        print(f"\n{tree_table(ranked)}")
-        said.append(recommend_trees(ranked))
+        print(f"\n{ranking_table(ranked, 'draft trees of 16 tokens, best rule first')}")
+        said.append(f"T = 1, trees of 16 tokens: {' '.join(decision(ranked))}")
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
     draw()
@@ -212,7 +211,7 @@ def _ranked_trees(
     import polars as pl
 
     from otmd import models
-    from otmd.study import compare_trees, rank_trees
+    from otmd.study import compare_trees, rank
 
     if not per_domain:
         return pl.DataFrame()
@@ -229,4 +228,4 @@ def _ranked_trees(
             workers=workers,
             progress=progress,
         )
-    return rank_trees(table)
+    return rank(table)

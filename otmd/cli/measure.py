@@ -1,6 +1,7 @@
 """``otmd measure``: every verifier against the optimum, on a dataset."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -114,7 +115,7 @@ def _show(
     summary = summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
     recommendation = [] if by_domain else recommend(table)
     if json_output:
-        print(report_json(summary, results=str(results)))
+        print(json.dumps(report_json(summary, str(results)), indent=1, ensure_ascii=False))
     else:
         print_report(summary, recommendation=recommendation)
         print(f"\nOne row a position, law and verifier: {results}")

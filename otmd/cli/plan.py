@@ -75,7 +75,8 @@ def plan(
         expected = "--latency" if not measure_latency else "1: --measure-latency times one request"
         raise UsageError(f"--requests: got {requests}, expected {expected}")
     from otmd.models import load_prompts
-    from otmd.study.plan import candidates, decision, plan_table, rank, ranking_table
+    from otmd.study.plan import MEANS, candidates, plan_table
+    from otmd.study.ranking import decision, rank, ranking_table
     from otmd.study.table import wrapped
 
     ways = candidates(budgets, depth, temperature)
@@ -90,10 +91,10 @@ def plan(
         step = cuts.at(temperature)
         options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
         table = plan_table(target, draft, chosen, output, ways, step, **options)
-    rankings = [rank(table, ways, cost) for cost in times]
+    rankings = [rank(table, cost, ways) for cost in times]
     said = decision(rankings[0])
     titles = [f"{n} concurrent request{'s' * (n > 1)}, best first" for n in numbers]
-    tables = [ranking_table(*pair) for pair in zip(rankings, titles, strict=True)]
+    tables = [ranking_table(*pair, MEANS) for pair in zip(rankings, titles, strict=True)]
     about = {
         "target": target,
         "draft": draft,
@@ -101,8 +102,7 @@ def plan(
         "temperature": str(step),
     }
     if json_output:
-        of_requests = dict(zip(map(str, numbers), rankings, strict=True))
-        rows = {number: [row.to_dict() for row in ranked] for number, ranked in of_requests.items()}
+        rows = {str(n): ranked.to_dicts() for n, ranked in zip(numbers, rankings, strict=True)}
         print(json.dumps({"said": said, "by_requests": rows, "settings": about}, indent=1))
     else:
         print(*map(wrapped, said), *tables, sep="\n\n")

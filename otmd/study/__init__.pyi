@@ -3,6 +3,7 @@ from .decoding_cost import decoding_costs as decoding_costs
 from .decoding_cost import decoding_json as decoding_json
 from .decoding_cost import draw_decoding as draw_decoding
 from .decoding_cost import print_decoding as print_decoding
+from .ranking import rank as rank
 from .recommendation import recommend as recommend
 from .report import draw_gaps as draw_gaps
 from .report import print_report as print_report
@@ -18,4 +19,3 @@ from .sweep import merge_sweeps as merge_sweeps
 from .sweep import read_tasks as read_tasks
 from .sweep import run_sweep as run_sweep
 from .tree_comparison import compare_trees as compare_trees
-from .tree_comparison import rank_trees as rank_trees

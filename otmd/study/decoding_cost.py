@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from otmd.models.decoding import STAGES, Decoded
 from otmd.probabilities import FloatArray, wrong
-from otmd.study.jackknife import interval, left_out
+from otmd.study.estimate import Estimate, ratios
 from otmd.study.style import FAINT, QUIET, TWO_COLUMNS, save_figure
 from otmd.study.table import Table
 
@@ -25,21 +25,6 @@ GENERATION = STAGES[1:]
 SHOWN_DEPTHS = 6
 # From Okabe & Ito's palette, dark to light, so that they differ in a grey print.
 COLOURS = {"target": "#0072B2", "draft": "#E69F00", "verification": "#009E73", "rest": FAINT}
-
-
-class Estimate(NamedTuple):
-    """A mean and its 95% interval, whose ends are NaN where there is none."""
-
-    mean: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def verdict(self) -> str:
-        """Of a ratio of speeds: whether it differs from 1 by more than the noise."""
-        if math.isnan(self.low):
-            return "unknown"
-        return "faster" if self.low > 1 else "slower" if self.high < 1 else "noise"
 
 
 @dataclass(frozen=True)
@@ -80,12 +65,20 @@ class DecodingCost:
     @property
     def tokens_per_step(self) -> float:
         """New tokens per step."""
-        return self.per_step.mean
+        return self.per_step.value
 
     @property
     def tokens_per_second(self) -> float:
         """New tokens per second, not counting the time to read the prompt."""
         return 1.0 / sum(self.seconds_per_token.values())
+
+    @property
+    def difference(self) -> str:
+        """Whether the speed-up differs from 1 by more than the noise."""
+        _, low, high = self.speed_up
+        if low is None or high is None:
+            return "unknown"
+        return "faster" if low > 1 else "slower" if high < 1 else "noise"
 
 
 def decoding_costs(
@@ -113,79 +106,46 @@ def decoding_costs(
     if not texts or repeats < 1 or len(texts) % repeats:
         counts = f"{len(texts)} for {repeats} repeats" if texts else "none"
         raise wrong("texts", counts, "at least one, equally many a repeat")
-    size = len(texts) // repeats
-    names = list(texts[0])
-    amounts = {name: _amounts([text[name] for text in texts], size) for name in names}
-    # Tokens per second of each repeat, and tokens, steps and seconds of each prompt.
-    speeds = {name: rows[0].sum(axis=1) / rows[2].sum(axis=1) for name, rows in amounts.items()}
-    by_prompt = {name: rows.sum(axis=1) for name, rows in amounts.items()}
-    costs = []
-    for i, name in enumerate(names):
-        tokens, steps, seconds = by_prompt[name]
-        estimates = {"per_step": _over_prompts((tokens, steps))}
-        if compared_with is not None and i > names.index(compared_with):
-            baseline, its_steps, its_seconds = by_prompt[compared_with]
-            estimates["tokens_ratio"] = _over_prompts((tokens, steps), (baseline, its_steps))
-            estimates["speed_ratio"] = _over_prompts((tokens, seconds), (baseline, its_seconds))
-        speed_up = _speed_up(speeds[name], speeds[names[0]])
-        costs.append(_cost(name, [text[name] for text in texts], speed_up, estimates))
+    costs: list[DecodingCost] = []
+    first: FloatArray | None = None
+    compared: list[FloatArray] = []
+    for name in texts[0]:
+        decoded = [text[name] for text in texts]
+        tokens, steps, seconds = _amounts(decoded, repeats)
+        speeds = tokens.sum(axis=1) / seconds.sum(axis=1)
+        first = speeds if first is None else first
+        # Over repeats, a geometric mean.
+        logs = Estimate.of(ratios(np.log(speeds / first), np.ones(repeats)))
+        ends = (None if end is None else math.exp(end) for end in logs[1:])
+        speed_up = Estimate(math.exp(logs.value), *ends)
+        rates = [ratios(tokens.sum(axis=0), below.sum(axis=0)) for below in (steps, seconds)]
+        over = [Estimate.of(rate / base) for rate, base in zip(rates, compared, strict=False)]
+        costs.append(_cost(name, decoded, speed_up, Estimate.of(rates[0]), *over))
+        if name == compared_with:
+            compared = rates
     return costs
 
 
-def _amounts(texts: Sequence[Decoded], size: int) -> FloatArray:
+def _amounts(texts: Sequence[Decoded], repeats: int) -> FloatArray:
     """Tokens, steps and seconds by repeat and prompt, shape (3, repeats, prompts)."""
     rows = [
         (len(text.tokens), len(text.steps), sum(text.seconds[stage] for stage in GENERATION))
         for text in texts
     ]
-    return np.array(rows, np.float64).T.reshape(3, -1, size)
+    return np.array(rows, np.float64).T.reshape(3, repeats, -1)
 
 
-def _over_prompts(
-    ratio: tuple[FloatArray, FloatArray], *divisors: tuple[FloatArray, FloatArray]
-) -> Estimate:
-    """The ratio of two sums over prompts (N,), divided by other such ratios, with its interval."""
-    value = float(ratio[0].sum() / ratio[1].sum())
-    for above, below in divisors:
-        value /= float(above.sum() / below.sum())
-    if ratio[0].size < 2:
-        return Estimate(value)
-    without = left_out(*ratio)
-    for divisor in divisors:
-        without = without / left_out(*divisor)
-    return Estimate(value, *interval(value, without))
-
-
-def _speed_up(speeds: FloatArray, first: FloatArray) -> Estimate:
-    """The geometric mean of the ratios in each repeat, with Student's t interval for its logarithm."""
-    from scipy.stats import t
-
-    logs = np.log(speeds / first)
-    mean = float(logs.mean())
-    repeats = len(logs)
-    if repeats < 2:
-        return Estimate(math.exp(mean))
-    margin = float(t.ppf(0.975, repeats - 1) * logs.std(ddof=1) / math.sqrt(repeats))
-    return Estimate(*(math.exp(mean + side * margin) for side in (0, -1, 1)))
-
-
-def _cost(
-    name: str, texts: Sequence[Decoded], speed_up: Estimate, estimates: dict[str, Estimate]
-) -> DecodingCost:
-    reached = Counter[int]()
-    kept = Counter[int]()
-    seconds = Counter[str]()
-    tokens = steps = 0
+def _cost(name: str, texts: Sequence[Decoded], *estimates: Estimate) -> DecodingCost:
+    """The cost of a way, with what :class:`DecodingCost` estimates."""
+    tokens, steps = (sum(len(getattr(text, of)) for text in texts) for of in ("tokens", "steps"))
+    reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
     for text in texts:
-        tokens += len(text.tokens)
-        steps += len(text.steps)
         reached.update(text.reached)
         kept.update(text.kept)
         seconds.update(text.seconds)
     acceptance = [kept[depth] / reached[depth] for depth in sorted(reached)]
     per_token = {stage: seconds[stage] / tokens for stage in GENERATION}
-    prompt = seconds["prompt"]
-    return DecodingCost(name, tokens, steps, acceptance, per_token, prompt, speed_up, **estimates)
+    return DecodingCost(name, tokens, steps, acceptance, per_token, seconds["prompt"], *estimates)
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
@@ -202,21 +162,8 @@ def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:
         One for each way. Times are in seconds. Estimates are lists of the mean and the ends of the interval,
         None where there is none.
     """
-    return [
-        {name: _in_json(value) for name, value in vars(cost).items()}
-        | {
-            "tokens_per_step": cost.tokens_per_step,
-            "tokens_per_second": cost.tokens_per_second,
-            "difference": cost.speed_up.verdict,
-        }
-        for cost in costs
-    ]
-
-
-def _in_json(value: Any) -> Any:
-    if not isinstance(value, Estimate):
-        return value
-    return [None if math.isnan(number) else number for number in value]
+    derived = ("tokens_per_step", "tokens_per_second", "difference")
+    return [vars(cost) | {name: getattr(cost, name) for name in derived} for cost in costs]
 
 
 def print_decoding(costs: Sequence[DecodingCost]) -> None:
@@ -227,17 +174,17 @@ def print_decoding(costs: Sequence[DecodingCost]) -> None:
     costs : sequence of DecodingCost
         The result of :func:`decoding_costs`.
     """
-    ups = [cost.speed_up for cost in costs]
+    by_token = "  compared token by token"
+    compares = any(cost.tokens_ratio for cost in costs)
     rows = _with_intervals("tokens per step", [cost.per_step for cost in costs])
-    ratios = [cost.tokens_ratio for cost in costs]
-    if any(ratios):
-        rows += _with_intervals("  compared token by token", ratios)
+    if compares:
+        rows += _with_intervals(by_token, [cost.tokens_ratio for cost in costs])
     rows.append(["tokens per second", *(f"{cost.tokens_per_second:.1f}" for cost in costs)])
-    if any(ratios):
-        rows += _with_intervals("  compared token by token", [cost.speed_ratio for cost in costs])
-    rows += _with_intervals("speed-up", [Estimate(1.0), *ups[1:]])
+    if compares:
+        rows += _with_intervals(by_token, [cost.speed_ratio for cost in costs])
+    rows += _with_intervals("speed-up", [cost.speed_up for cost in costs])
     rows += [
-        ["  compared with the first", "", *(up.verdict for up in ups[1:])],
+        ["  compared with the first", "", *(cost.difference for cost in costs[1:])],
         ["accepted by depth, %", *(_depths(cost.acceptance) for cost in costs)],
     ]
     for stage in GENERATION:
@@ -248,9 +195,15 @@ def print_decoding(costs: Sequence[DecodingCost]) -> None:
 
 def _with_intervals(title: str, estimates: Sequence[Estimate | None]) -> list[list[str]]:
     """A row of means and a row of their intervals."""
-    means = ["" if x is None else f"{x.mean:.2f}" for x in estimates]
-    ends = [f"{x.low:.2f} to {x.high:.2f}" if x and x.low < x.high else "" for x in estimates]
-    return [[title, *means], ["    95% interval", *ends]]
+    means = ["" if x is None else f"{x.value:.2f}" for x in estimates]
+    return [[title, *means], ["    95% interval", *map(_ends, estimates)]]
+
+
+def _ends(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return ""
+    # The first way has a speed-up of exactly 1.
+    return f"{estimate.low:.2f} to {estimate.high:.2f}" * (estimate.low < estimate.high)
 
 
 def _depths(acceptance: list[float]) -> str:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
-from otmd.study.jackknife import FEW_PROMPTS
-from otmd.study.report import law_label, processing_label, verifier_label, worth_showing
-from otmd.study.summary import PROCESSING, prompt_intervals, with_optimal
-
-POSITION = ["domain", "prompt_id", "index"]
+from otmd.study.estimate import FEW_PROMPTS, PROMPT, Estimate, estimate, few_prompts
+from otmd.study.report import law_label, processing_label, verifier_label
+from otmd.study.summary import MEASURES, PROCESSING, comparable
 
 
-class _Rated(NamedTuple):
-    """A law and a verifier with their rows at the law's largest number of drafts, and the mean rate."""
-
-    law: str
-    verifier: str
-    rows: pl.DataFrame
-    rate: float
-
-
-def recommend(table: pl.DataFrame, confidence: float = 0.95) -> list[str]:
+def recommend(table: pl.DataFrame) -> list[str]:
     """Recommend a law and a verifier for each processing of logits, and say what the optimal one would add.
 
     First comes the best verifier that needs no solver. ``Optimal`` is compared with it at the same positions,
@@ -32,8 +21,6 @@ def recommend(table: pl.DataFrame, confidence: float = 0.95) -> list[str]:
     ----------
     table : polars.DataFrame
         The result of :func:`otmd.measure`.
-    confidence : float
-        The coverage of the intervals, in (0, 1).
 
     Returns
     -------
@@ -42,71 +29,57 @@ def recommend(table: pl.DataFrame, confidence: float = 0.95) -> list[str]:
         warning if the prompts are few.
     """
     said = []
-    fewest = FEW_PROMPTS
+    prompts = []
     for key, rows in table.group_by(PROCESSING, maintain_order=True):
-        rated = _rated(rows)
-        if len(rated) > 1:
+        rated = comparable(rows)
+        if rated.select("law", "verifier").n_unique() > 1:
             steps: Any = key
-            fewest = min(fewest, rated[0].rows.select("domain", "prompt_id").n_unique())
-            said.append(f"{processing_label(*steps)}: {_sentence(rated, confidence)}")
-    if fewest < FEW_PROMPTS:
-        said.append(
-            f"Only {fewest} prompts: intervals over so few are wide, and may miss the truth."
-        )
-    return said
+            sentence, count = _sentence(rated)
+            said.append(f"{processing_label(*steps)}: {sentence}")
+            prompts.append(count)
+    return said + few_prompts(min(prompts, default=FEW_PROMPTS))
 
 
-def _rated(rows: pl.DataFrame) -> list[_Rated]:
-    """Every law and verifier with a rate, ``Optimal`` included for the laws that it serves."""
-    rows = worth_showing(rows.filter(pl.col("rate").is_not_null()))
-    rows = rows.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
-    return [
-        _Rated(str(law), str(verifier), part, part["rate"].to_numpy().mean())
-        for (law, verifier), part in with_optimal(rows).group_by(
-            "law", "verifier", maintain_order=True
-        )
-    ]
-
-
-def _sentence(rated: list[_Rated], confidence: float) -> str:
-    solved = [pair for pair in rated if pair.verifier == "Optimal"]
-    simple = [pair for pair in rated if pair.verifier != "Optimal"]
+def _sentence(rated: pl.DataFrame) -> tuple[str, int]:
+    """The sentence for one processing, and the number of prompts of the best pair."""
+    pairs = estimate(rated, ["law", "num_drafts", "verifier"], MEASURES["rate"])
     # Of equal rates the first is taken, up to rounding.
-    best = max(simple or solved, key=lambda pair: round(pair.rate, 9))
-    _, ends = prompt_intervals(best.rows, ("rate_low", "rate_high"), confidence)
+    best_first = sorted(pairs, key=lambda pair: -round(pair[1]["rate"][0], 9))
+    solved = [pair for pair in best_first if pair[0]["verifier"] == "Optimal"]
+    simple = [pair for pair in best_first if pair[0]["verifier"] != "Optimal"]
+    best, means = (simple or solved)[0]
+    rate, low, high = Estimate.of(*(means[name] for name in MEASURES["rate"]))
+    # Over few prompts a symmetric interval may leave [0, 1].
     interval = ""
-    if ends:
-        # Over few prompts a symmetric interval may leave [0, 1].
-        low, high = max(ends["rate_low"][0], 0.0), min(ends["rate_high"][1], 1.0)
-        interval = f" [{100 * low:.1f}, {100 * high:.1f}]"
-    drafts = _drafts(best.law, best.rows["num_drafts"][0])
-    said = f"take {drafts}, {verifier_label(best.verifier)}: {100 * best.rate:.1f}%{interval}."
+    if low is not None and high is not None:
+        interval = f" [{100 * max(low, 0.0):.1f}, {100 * min(high, 1.0):.1f}]"
+    drafts = _drafts(best["law"], best["num_drafts"])
+    said = f"take {drafts}, {verifier_label(best['verifier'])}: {100 * rate:.1f}%{interval}."
     if not simple:
-        return f"{said} It needs a solver."
-    optimal = max(solved, key=lambda pair: round(pair.rate, 9), default=None)
-    return said if optimal is None else f"{said} {_gain_of_optimal(optimal, best, confidence)}"
+        said += " It needs a solver."
+    elif solved:
+        said += f" {_gain_of_optimal(rated, solved[0][0]['law'], best)}"
+    return said, means["rate"].size - 1
 
 
-def _gain_of_optimal(optimal: _Rated, best: _Rated, confidence: float) -> str:
-    ends = ("rate", "rate_low", "rate_high")
-    both = optimal.rows.join(best.rows.select(*POSITION, *ends), on=POSITION, suffix="_simple")
-    gains = both.select(
-        "domain",
-        "prompt_id",
-        gain=pl.col("optimal") - pl.col("rate_simple"),
-        low=pl.col("optimal") - pl.col("rate_high_simple"),
-        high=pl.col("optimal") - pl.col("rate_low_simple"),
+def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str:
+    """What the optimal verifier would add with a law, at the positions that both have."""
+    optimal = rated.filter(law=law, verifier="Optimal")
+    simple = rated.filter(**best).select("index", *PROMPT, "rate", "rate_low", "rate_high")
+    gains = optimal.join(simple, on=["index", *PROMPT], suffix="_best").with_columns(
+        gain=pl.col("optimal") - pl.col("rate_best"),
+        low=pl.col("optimal") - pl.col("rate_high_best"),
+        high=pl.col("optimal") - pl.col("rate_low_best"),
     )
-    gain = 100 * float(gains["gain"].to_numpy().mean())
-    if gain < 0.05:
+    ((_, means),) = estimate(gains, ["law"], ["gain", "low", "high"])
+    gain, low, high = Estimate.of(*means.values())
+    if gain < 0.0005:
         return "The optimal verifier accepts no more, with any law that was measured."
-    _, intervals = prompt_intervals(gains, ("low", "high"), confidence)
     interval = significance = ""
-    if intervals:
-        low, high = 100 * intervals["low"][0], 100 * intervals["high"][1]
-        interval = f" [{low:+.1f}, {high:+.1f}]"
+    if low is not None and high is not None:
+        interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
         significance = "" if low > 0 else " (not significant)"
-    return f"Optimal {law_label(optimal.law)}: {gain:+.1f} points{interval}{significance}, needs a solver."
+    return f"Optimal {law_label(law)}: {100 * gain:+.1f} points{interval}{significance}, needs a solver."
 
 
 def _drafts(law: str, count: int) -> str:

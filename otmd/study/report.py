@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from otmd.probabilities import wrong
 from otmd.registry import VERIFIERS
 from otmd.storage.files import one_line
 from otmd.study import style
+from otmd.study.estimate import CONFIDENCE
 from otmd.study.rows import DEFAULT_LAWS, ROUNDING
-from otmd.study.summary import DEFAULT_BY, PROCESSING, with_optimal
+from otmd.study.summary import DEFAULT_BY, PROCESSING, comparable, with_optimal, worth_showing
 from otmd.study.table import Cell, Table, wrapped
 
 if TYPE_CHECKING:
@@ -66,16 +66,7 @@ def in_order(names: set[str], order: list[str]) -> list[str]:
     return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
 
 
-def worth_showing(summary: pl.DataFrame) -> pl.DataFrame:
-    """Leave out maximal coupling, which serves n = 1 only and is optimal there, unless it is alone."""
-    trivial = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
-    others = summary.filter(~trivial.fill_null(False))
-    return summary if others.is_empty() else others
-
-
-def print_report(
-    summary: pl.DataFrame, confidence: float = 0.95, recommendation: Sequence[str] = ()
-) -> None:
+def print_report(summary: pl.DataFrame, recommendation: Sequence[str] = ()) -> None:
     """Print a recommendation, a table of all laws, then one for each law (and domain).
 
     Parameters
@@ -83,8 +74,6 @@ def print_report(
     summary : polars.DataFrame
         From :func:`otmd.study.summarise`, grouped by its default columns, and also by ``domain`` if
         there is to be a table for each domain.
-    confidence : float
-        The coverage of the summary's intervals, for the caption.
     recommendation : sequence of str
         Sentences of :func:`otmd.study.recommend`, printed first.
 
@@ -106,37 +95,34 @@ def print_report(
         # As many tables as the terminal's width needs, of about equally many verifiers.
         for part in np.array_split(verifiers, -(-len(verifiers) // fitting)):
             print(_matrix(title, rows, part.tolist()), end="\n\n")
-    arm = f"± is the longer arm of its {100 * confidence:g}%"
+    arm = "± is the longer arm of its"
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
     print(wrapped(caption))
 
 
-def report_json(summary: pl.DataFrame, confidence: float = 0.95, results: str = "") -> str:
-    """Write the summary as a JSON object.
+def report_json(summary: pl.DataFrame, results: str = "") -> dict[str, Any]:
+    """The summary in JSON's types.
 
     Parameters
     ----------
     summary : polars.DataFrame
         From :func:`otmd.study.summarise`.
-    confidence : float
-        The coverage of the summary's intervals.
     results : str
         The path of the results file.
 
     Returns
     -------
-    str
-        An object with ``results``, ``confidence`` and ``groups``, one for each row. Rates and gaps are
-        fractions; undefined ones are null.
+    dict
+        ``results``, ``confidence`` and ``groups``, one for each row. Rates and gaps are fractions; undefined
+        ones are None.
     """
     groups = summary.with_columns(cs.float().fill_nan(None)).to_dicts()
-    content = {"results": results or None, "confidence": confidence, "groups": groups}
-    return json.dumps(content, indent=1, ensure_ascii=False)
+    return {"results": results or None, "confidence": CONFIDENCE, "groups": groups}
 
 
-def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str, list[Table]]:
+def report_tables(summary: pl.DataFrame) -> tuple[str, list[Table]]:
     """A caption, and the tables of a page: one for each law, after one of all laws unless by domain."""
     ranking = None if "domain" in summary.columns else _ranking(summary)
     tables = [ranking] if ranking else []
@@ -151,7 +137,7 @@ def report_tables(summary: pl.DataFrame, confidence: float = 0.95) -> tuple[str,
             for row in rows
         ]
         tables.append(Table(title, heads, cells, interval=interval))
-    ends = f"low and high are the ends of its {100 * confidence:g}%"
+    ends = "low and high are the ends of its"
     return _caption(summary, ends, "undefined, at how many positions"), tables
 
 
@@ -223,7 +209,7 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
     positions, prompts = (shown[name].max() or 0 for name in ("positions", "prompts"))
     caption = (
         f"{positions} positions of {prompts} prompts. gap = α* − rate in percentage points; {of_interval} "
-        "interval (jackknife over prompts)."
+        "95% interval (jackknife over prompts)."
     )
     if shown["undefined"].sum():
         caption += (
@@ -238,15 +224,12 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
 
 def _ranking(summary: pl.DataFrame) -> Table | None:
     """A table of all pairs of law and verifier at the law's largest n, best rate first."""
-    rows = [row for row in _rows(with_optimal(summary)) if row["rate"] is not None]
+    rows = _rows(comparable(summary))
     steps = dict.fromkeys(row["processing"] for row in rows)
-    most: dict[str, int] = {}
+    pairs: dict[tuple[str, str, int], dict[str, float]] = {}
     for row in rows:
-        most[row["law"]] = max(row["num_drafts"], most.get(row["law"], 0))
-    pairs: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
-        if row["num_drafts"] == most[row["law"]]:
-            pairs.setdefault((row["law"], row["verifier"]), {})[row["processing"]] = row["rate"]
+        pair = row["law"], row["verifier"], row["num_drafts"]
+        pairs.setdefault(pair, {})[row["processing"]] = row["rate"]
     if len(pairs) < 2:
         return None
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
@@ -254,9 +237,9 @@ def _ranking(summary: pl.DataFrame) -> Table | None:
     ranked = sorted(pairs, key=lambda pair: (-round(means[pair], 9), pair[1] == "Optimal"))
     heads = ["drafts", "verifier", "n", *(f"{step}\nrate %" for step in steps)]
     cells: list[list[Cell]] = [
-        [law_label(law), verifier_label(verifier), most[law]]
-        + [_percent(pairs[law, verifier].get(step)) for step in steps]
-        for law, verifier in ranked
+        [law_label(law), verifier_label(verifier), n]
+        + [_percent(pairs[law, verifier, n].get(step)) for step in steps]
+        for law, verifier, n in ranked
     ]
     return Table("all laws, best rate first", heads, cells, decimals=1)
 

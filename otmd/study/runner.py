@@ -60,11 +60,16 @@ def numbered(prefix: str, items: Sequence[Job]) -> JobsLeft[Job]:
 
 
 def finish_run(
-    work: Work[Job], jobs: JobsLeft[Job], store: Store[pl.DataFrame] | None, workers: int, bar: Bar
+    work: Work[Job],
+    jobs: JobsLeft[Job],
+    store: Store[pl.DataFrame] | None,
+    workers: int | None,
+    bar: Bar,
 ) -> pl.DataFrame:
     """Finish a run, and return the table of all its parts in the order of their names.
 
-    A store keeps the parts until the table is written as its result. A finished run is only read.
+    A store keeps the parts until the table is written as its result. A finished run is only read. There are
+    as many workers as CPUs unless ``workers`` says how many.
     """
     if store is None:
         return _joined(compute_parts(work, jobs, {}, None, workers, bar))
@@ -88,7 +93,7 @@ def compute_parts(
     jobs: JobsLeft[Job],
     tables: dict[str, pl.DataFrame],
     store: Store[pl.DataFrame] | None,
-    workers: int,
+    workers: int | None,
     bar: Bar,
 ) -> dict[str, pl.DataFrame]:
     """Add the missing parts to ``tables`` and to the store, which the caller holds, and return them all."""
@@ -97,8 +102,9 @@ def compute_parts(
         warnings.filterwarnings("ignore", module="joblib")
         done = sum(map(bar.size, tables.values()))
         update(done, "")
+        most = min(workers or joblib.cpu_count(), bar.total)
         # The generator is closed here, since the garbage collector would swallow an interrupt.
-        with closing(run_jobs(partial(_compiled, work), jobs(tables), workers)) as results:
+        with closing(run_jobs(partial(_compiled, work), jobs(tables), most)) as results:
             for name, table in results:
                 if store:
                     store.write(name, parquet_bytes(table, name))

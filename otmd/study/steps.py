@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 
 from otmd.models.tree_reading import read_trees
 from otmd.probabilities import FloatArray
-from otmd.study import jackknife
 from otmd.trees import InclusionBound, TreeLaw, TreeVerifier
 from otmd.trees.base import Context, DraftTree, Model, Prefix
 from otmd.trees.random_choices import RandomChoices
@@ -108,26 +107,3 @@ def _counted(sums: Sums, walk: Walk, context: Context, tree: DraftTree) -> Sums:
         except UnsupportedLaw:
             bound = None
     return Sums(tokens, bound, sums.steps + 1)
-
-
-class Estimate(NamedTuple):
-    """A mean over steps, the ends of its interval over prompts, and the same without each prompt (N,)."""
-
-    value: float
-    low: float
-    high: float
-    without: FloatArray
-
-
-def over_prompts(tokens: FloatArray, steps: FloatArray, confidence: float = 0.95) -> Estimate:
-    """Tokens per step from the sums of each prompt (N,), with an interval by the jackknife."""
-    without = jackknife.left_out(tokens, steps)
-    value = float(tokens.sum() / steps.sum())
-    return Estimate(value, *jackknife.interval(value, without, confidence), without)
-
-
-def lead(best: Estimate, behind: Estimate, confidence: float = 0.95) -> tuple[float, float, float]:
-    """By which share the best exceeds an estimate on the same prompts, and the ends of its interval."""
-    value = best.value / behind.value - 1.0
-    low, high = jackknife.interval(value, best.without / behind.without - 1.0, confidence)
-    return value, low, high

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
 
 import polars as pl
 
 from otmd.probabilities import wrong
 from otmd.registry import LAWS
-from otmd.study import jackknife
+from otmd.study.estimate import Estimate, estimate
 from otmd.study.rows import uniform_law
 from otmd.verifiers import Optimal
 
 PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
 DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
 ENDS = ("", "_low", "_high")
+# The columns of a measure, and of its guaranteed bounds if it has them.
 MEASURES = {
-    "optimal": ("optimal", "optimal"),
-    "rate": ("rate_low", "rate_high"),
-    "gap": ("gap_low", "gap_high"),
+    "optimal": ("optimal",),
+    "rate": ("rate", "rate_low", "rate_high"),
+    "gap": ("gap", "gap_low", "gap_high"),
 }
 
 
 def summarise(
     table: pl.DataFrame,
     by: Sequence[str] = DEFAULT_BY,
-    confidence: float = 0.95,
 ) -> pl.DataFrame:
     """Average a table of :func:`otmd.measure` over positions, in groups.
 
@@ -36,8 +36,6 @@ def summarise(
         The result of :func:`otmd.measure`.
     by : sequence of str
         The columns that define a group. Add ``domain`` for a group for each domain.
-    confidence : float
-        Coverage of the intervals, in (0, 1).
 
     Returns
     -------
@@ -46,15 +44,15 @@ def summarise(
         and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
         ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
         the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' guaranteed
-        bounds. An interval runs from the lower end for the lower bounds to the upper end for the upper
-        bounds, by the jackknife over prompts with Student's t. So it covers the variation between prompts
+        bounds. A 95% interval, by the jackknife over prompts with Student's t, runs from the lower end for
+        the lower bounds to the upper end for the upper bounds. So it covers the variation between prompts
         and the width of the bounds. It is symmetric, so over few prompts it may end beyond 0 or 1. It is
         null with fewer than two prompts; a mean is null where no position has a rate.
 
     Raises
     ------
     ValueError
-        For a table without rows, an unknown column, or a confidence outside (0, 1).
+        For a table without rows, or an unknown column.
 
     Examples
     --------
@@ -72,14 +70,24 @@ def summarise(
         raise wrong("by", "nothing", "at least one column")
     if unknown := [name for name in by if name not in table.columns]:
         raise wrong("by", unknown, f"columns of the table: {table.columns}")
-    if not 0 < confidence < 1:
-        raise wrong("confidence", confidence, "a number between 0 and 1")
-    rows = [
-        dict(zip(by, key, strict=True)) | _group(group, confidence)
-        for key, group in table.group_by(by, maintain_order=True)
-    ]
-    columns = {name: table.schema[name] for name in by} | _SCHEMA
-    return pl.DataFrame(rows, schema=columns)
+    rated = table.filter(pl.col("rate").is_not_null())
+    rows = []
+    for row, means in estimate(rated, by, [*{*chain(*MEASURES.values())}]):
+        for name, bounds in MEASURES.items():
+            ends = Estimate.of(*(means[column] for column in bounds))
+            row |= dict(zip((f"{name}{end}" for end in ENDS), ends, strict=True))
+        rows.append(row | {"prompts": means["rate"].size - 1})
+    counts = table.group_by(by, maintain_order=True).agg(
+        pl.col("rate").count().cast(int).alias("positions"),
+        pl.col("rate").null_count().cast(int).alias("undefined"),
+        (pl.col("rate_high") - pl.col("rate_low")).mean().alias("bound_width"),
+    )
+    columns = [f"{name}{end}" for name in MEASURES for end in ENDS]
+    schema = {name: table.schema[name] for name in by} | dict.fromkeys(columns, float)
+    means = pl.DataFrame(rows, schema=schema | {"prompts": int})
+    return counts.join(means, on=by, how="left", nulls_equal=True, maintain_order="left").select(
+        *by, *columns, "positions", pl.col("prompts").fill_null(0), "undefined", "bound_width"
+    )
 
 
 def with_optimal(table: pl.DataFrame) -> pl.DataFrame:
@@ -109,46 +117,16 @@ def with_optimal(table: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([table, added])
 
 
-_SCHEMA: dict[str, Any] = {
-    **{f"{m}{end}": float for m in MEASURES for end in ENDS},
-    **{"positions": int, "prompts": int, "undefined": int, "bound_width": float},
-}
+def worth_showing(table: pl.DataFrame) -> pl.DataFrame:
+    """Leave out maximal coupling, which serves n = 1 only and is optimal there, unless it is alone."""
+    trivial = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
+    others = table.filter(~trivial.fill_null(False))
+    return table if others.is_empty() else others
 
 
-def _group(group: pl.DataFrame, confidence: float) -> dict[str, Any]:
-    defined = group.filter(pl.col("rate").is_not_null())
-    undefined = len(group) - len(defined)
-    row: dict[str, Any] = {"positions": len(defined), "undefined": undefined, "prompts": 0}
-    if defined.is_empty():
-        return row
-    row |= defined.select(
-        pl.col(list(MEASURES)).mean(), bound_width=(pl.col("rate_high") - pl.col("rate_low")).mean()
-    ).row(0, named=True)
-    ends = {name for pair in MEASURES.values() for name in pair}
-    row["prompts"], intervals = prompt_intervals(defined, ends, confidence)
-    if intervals:
-        for measure, (low, high) in MEASURES.items():
-            row |= {f"{measure}_low": intervals[low][0], f"{measure}_high": intervals[high][1]}
-    return row
-
-
-def prompt_intervals(
-    rows: pl.DataFrame, columns: Iterable[str], confidence: float
-) -> tuple[int, dict[str, tuple[float, float]]]:
-    """Count the prompts of a table's rows, and give the intervals of its columns' means.
-
-    Without at least two prompts there are no intervals.
-    """
-    names = list(columns)
-    sums = rows.group_by("domain", "prompt_id", maintain_order=True).agg(
-        pl.col(names).sum(), size=pl.len()
+def comparable(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows with a rate, at each law's largest number of drafts, with those of ``Optimal``."""
+    rated = worth_showing(table.filter(pl.col("rate").is_not_null()))
+    return with_optimal(
+        rated.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
     )
-    if len(sums) < 2:
-        return len(sums), {}
-    sizes = sums["size"].to_numpy().astype(float)
-    intervals = {}
-    for name in names:
-        totals = sums[name].to_numpy()
-        without = jackknife.left_out(totals, sizes)
-        intervals[name] = jackknife.interval(totals.sum() / sizes.sum(), without, confidence)
-    return len(sums), intervals

@@ -17,7 +17,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -110,9 +109,8 @@ def run_sweep(
     with store.held():
         stored = {key: table for key in keys if (table := store.read(key)) is not None}
         left = lambda tables: ((key, (key, tasks[key])) for key in keys if key not in tables)  # noqa: E731
-        most = min(workers or joblib.cpu_count(), len(keys))
         bar = Bar(sweep.function.__name__, len(keys), progress)
-        tables = compute_parts(work, left, stored, store, most, bar)
+        tables = compute_parts(work, left, stored, store, workers, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 

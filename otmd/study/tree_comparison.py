@@ -8,7 +8,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import joblib
 import numpy as np
 import polars as pl
 
@@ -18,9 +17,7 @@ from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study import jackknife
 from otmd.study.runner import Bar, finish_run, frame, numbered
-from otmd.study.table import Cell, Table, wrapped
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
@@ -62,22 +59,29 @@ SCHEMA: dict[str, Any] = {
 MakeTree = Callable[[Model], TreeLaw]
 
 
-class TreeCandidate(NamedTuple):
-    """A law of draft trees, made from the draft model, and the rules that verify its trees, by name."""
+class Candidate(NamedTuple):
+    """A law of draft trees, made from the draft model, and the rules that verify its trees, by name.
+
+    In a plan, ``tree`` says its shape, and ``levels`` and ``budget`` what a step costs, as
+    :meth:`otmd.study.latency.Latency.step` takes them.
+    """
 
     law: str
     make: MakeTree
     rules: Mapping[str, TreeVerifier]
+    tree: str = ""
+    levels: tuple[int, ...] = ()
+    budget: int = 0
 
 
 # Sixteen drafts each.
 CANDIDATES = (
-    TreeCandidate(
+    Candidate(
         "most likely tokens",
         partial(MostLikelyTree, budget=2 * DEPTH, depth=DEPTH),
         {"target only": TokenLevel(TargetOnly())},
     ),
-    TreeCandidate(
+    Candidate(
         "independent paths",
         partial(IIDPaths, num_paths=2, depth=DEPTH),
         {
@@ -86,7 +90,7 @@ CANDIDATES = (
             "layer by layer": LayerVerification(),
         },
     ),
-    TreeCandidate(
+    Candidate(
         "drafts without replacement",
         partial(TokenTree, branching=(2, *[1] * (DEPTH - 1)), law=WithoutReplacement),
         {
@@ -94,7 +98,7 @@ CANDIDATES = (
             "Traversal": Traversal(),
         },
     ),
-    TreeCandidate(
+    Candidate(
         "stratified drafts",
         partial(TokenTree, branching=(2, *[1] * (DEPTH - 1)), law=Stratified),
         {
@@ -112,11 +116,12 @@ def compare_trees(
     prompts: Sequence[Prompt],
     texts: Mapping[str, Sequence[int]],
     output: Path,
-    temperature: float = 1.0,
     workers: int | None = None,
     progress: bool = False,
 ) -> pl.DataFrame:
     """Draw trees of 16 drafts along texts that the target sampled, and ask each rule for its tokens.
+
+    The texts are of temperature 1, and so are both models.
 
     Parameters
     ----------
@@ -128,8 +133,6 @@ def compare_trees(
         By the prompts' ids, the tokens that the target sampled after them. Trees are drawn after 8 and 16.
     output : Path
         The folder of the results; an interrupted run is continued, a finished one is read.
-    temperature : float
-        Of the texts and of both models, above 0.
     workers : int
         Processes, each with both models; one per CPU unless given.
     progress : bool
@@ -149,114 +152,18 @@ def compare_trees(
 
     See Also
     --------
-    rank_trees : Means with intervals.
+    rank : Means with intervals.
     """
     written = {prompt.id: tuple(texts[prompt.id]) for prompt in prompts}
-    about = {"target": target, "draft": draft, "prompts": [*written], "temperature": temperature}
+    about = {"target": target, "draft": draft, "prompts": [*written], "temperature": 1.0}
     store = Store(output, about | {"texts": zlib.crc32(repr(written).encode())}, LAYOUT)
     groups = [
         {prompt: written[prompt.id] for prompt in prompts[i : i + _TOGETHER]}
         for i in range(0, len(prompts), _TOGETHER)
     ]
-    work = partial(_texts_table, target, draft, tuple(prompts), temperature)
-    most = min(workers or joblib.cpu_count(), len(groups))
+    work = partial(_texts_table, target, draft, tuple(prompts))
     jobs = numbered("texts", groups)
-    return finish_run(work, jobs, store, most, Bar("trees", len(groups), progress))
-
-
-def tree_table(ranked: pl.DataFrame, confidence: float = 0.95) -> Table:
-    """The table of :func:`rank_trees` for a terminal or a page."""
-    heads = ["drafts and rule", "tokens per step", "bound of\nany rule", "best\nleads by"]
-    rows: list[Sequence[Cell]] = [
-        [_label(row), f"{row['tokens']:.2f} {_ends(row, '', '.2f')}", row["bound"], _lead(row)]
-        for row in ranked.sort("tokens", descending=True).iter_rows(named=True)
-    ]
-    note = (
-        f"Brackets: {100 * confidence:g}% intervals over prompts. *: the interval of the lead, on the same "
-        "texts, excludes 0. Estimates on drawn trees: a rule may lie above its bound through noise."
-    )
-    return Table("draft trees of 16 tokens, best rule first", heads, rows, wrapped(note))
-
-
-def _label(row: dict[str, Any]) -> str:
-    """Law and rule in few words; a verifier of one position decides token by token."""
-    return f"{row['law']}, {row['rule']}".removeprefix("drafts ").removesuffix(", token by token")
-
-
-def _lead(row: dict[str, Any]) -> str:
-    return f"{row['lead']:.1f}%{' *'[row['lead_low'] > 0]}" if row["lead"] else ""
-
-
-def recommend_trees(ranked: pl.DataFrame, temperature: float = 1.0) -> str:
-    """Say which drafts and rule to take, and which others this table does not tell apart from them."""
-    rows = ranked.to_dicts()
-    best = max(rows, key=lambda row: row["tokens"])
-    said = [
-        f"T = {temperature:g}, trees of 16 tokens: take {best['law']}, {best['rule']}: "
-        f"{best['tokens']:.2f} tokens per step {_ends(best, '', '.2f')}."
-    ]
-    said += [
-        f"{row['lead']:+.1f}% {_ends(row, 'lead_', '+.1f')} over {row['rule']}."
-        for row in rows
-        if row["law"] == best["law"] and "token by token" in row["rule"]
-    ]
-    if best["bound"] is not None:
-        said.append(f"The bound of any lossless rule with these drafts: {best['bound']:.2f}.")
-    others = [row for row in rows if row["lead_low"] <= 0 < row["lead"]]
-    if others:
-        names = "; ".join(f"{row['law']}, {row['rule']}" for row in others)
-        said.append(f"Perhaps as good: {names}.")
-    return " ".join(said)
-
-
-def _ends(row: dict[str, Any], name: str, form: str) -> str:
-    return f"[{row[f'{name}low']:{form}}, {row[f'{name}high']:{form}}]"
-
-
-def rank_trees(table: pl.DataFrame, confidence: float = 0.95) -> pl.DataFrame:
-    """Mean tokens per step of each law and rule, with intervals over prompts by the jackknife.
-
-    Parameters
-    ----------
-    table : polars.DataFrame
-        Of :func:`compare_trees`.
-    confidence : float
-        The coverage of the intervals, in (0, 1).
-
-    Returns
-    -------
-    polars.DataFrame
-        ``law``, ``rule``, ``tokens`` with its ends ``low`` and ``high``, ``bound``, and the lead of the best
-        rule over this one in per cent, ``lead`` with ``lead_low`` and ``lead_high``, on the same texts.
-    """
-    of_prompts = table.group_by("law", "rule", "domain", "prompt_id", maintain_order=True).agg(
-        pl.len().alias("positions"),
-        pl.col("tokens").sum(),
-        # Of nulls, polars has the sum 0.
-        pl.when(pl.col("bound").is_null().any())
-        .then(None)
-        .otherwise(pl.col("bound").sum())
-        .alias("bound"),
-    )
-    means: list[dict[str, Any]] = []
-    left_out = []
-    for (law, rule), rows in of_prompts.group_by("law", "rule", maintain_order=True):
-        sizes = rows["positions"].to_numpy().astype(np.float64)
-        tokens = rows["tokens"].to_numpy()
-        without = jackknife.left_out(tokens, sizes)
-        mean = tokens.sum() / sizes.sum()
-        low, high = jackknife.interval(mean, without, confidence)
-        bound = None if rows["bound"].has_nulls() else rows["bound"].sum() / sizes.sum()
-        means.append(
-            {"law": law, "rule": rule, "tokens": mean, "low": low, "high": high, "bound": bound}
-        )
-        left_out.append(without)
-    best = max(range(len(means)), key=lambda i: means[i]["tokens"])
-    for row, without in zip(means, left_out, strict=True):
-        lead = means[best]["tokens"] / row["tokens"] - 1
-        low, high = jackknife.interval(lead, left_out[best] / without - 1, confidence)
-        row |= {"lead": 100 * lead, "lead_low": 100 * low, "lead_high": 100 * high}
-    return pl.DataFrame(means)
+    return finish_run(work, jobs, store, workers, Bar("trees", len(groups), progress))
 
 
 @cache
@@ -291,7 +198,6 @@ def _texts_table(
     target: str,
     draft: str,
     prompts: tuple[Prompt, ...],
-    temperature: float,
     texts: Mapping[Prompt, Prefix],
 ) -> pl.DataFrame:
     """The rows of some texts, which each model reads together."""
@@ -299,7 +205,6 @@ def _texts_table(
 
     models = loaded_pair(target, draft, prompts)
     tokenizer, size, stops = models[0].tokenizer, models[0].token_count, models[0].stop_tokens
-    step = Processing(temperature)
     starts = [
         (prompt, text, start)
         for prompt, text in texts.items()
@@ -307,7 +212,9 @@ def _texts_table(
         if start <= len(text) and not stops & {*text[:start]}
     ]
     read = [[*prompt_tokens(tokenizer, prompt), *text[:start]] for prompt, text, start in starts]
-    readers = [[Reader(text, step, size) for text in branches(model, read)] for model in models]
+    readers = [
+        [Reader(text, Processing(), size) for text in branches(model, read)] for model in models
+    ]
     positions = []
     for (prompt, text, start), after, drafting in zip(starts, *readers, strict=True):
         rng = np.random.default_rng([zlib.crc32(prompt.id.encode()), start])

@@ -35,9 +35,9 @@ def test_sums_over_texts(costs):
     assert tree.acceptance == [3 / 6, 1 / 3]
     assert alone.prompt_seconds == 1.5
     # Stages 2 to 5 of 1.5 seconds each, over 12 tokens.
-    assert alone.speed_up.mean == 1.0
-    assert tree.speed_up.mean == pytest.approx(2.0)
-    assert tree.speed_up.verdict == "unknown"
+    assert alone.speed_up.value == 1.0
+    assert tree.speed_up.value == pytest.approx(2.0)
+    assert tree.difference == "unknown"
     assert alone.tokens_per_second == pytest.approx(12 / (1.5 * 14))
     assert tree.tokens_per_second == pytest.approx(2 * alone.tokens_per_second)
 
@@ -45,14 +45,16 @@ def test_sums_over_texts(costs):
 def test_the_interval_is_over_repeats_and_noise_is_called_noise():
     def costs(*seconds):
         rounds = [{"alone": text(8, 8, 1.0), "tree": text(8, 4, s)} for s in seconds]
-        return decoding_costs(rounds, repeats=len(seconds))[1].speed_up
+        return decoding_costs(rounds, repeats=len(seconds))[1]
 
-    assert costs(0.5, 0.51, 0.49).verdict == "faster"
-    assert costs(2.0, 2.1, 1.9).verdict == "slower"
+    assert costs(0.5, 0.51, 0.49).difference == "faster"
+    assert costs(2.0, 2.1, 1.9).difference == "slower"
     noisy = costs(2.0, 0.5)
-    assert noisy.mean == pytest.approx(1.0)
-    assert noisy.low < 0.1 < 10 < noisy.high
-    assert noisy.verdict == "noise"
+    value, low, high = noisy.speed_up
+    # The geometric mean, and Student's t with 1 degree of freedom on the logarithms.
+    assert value == pytest.approx(1.0)
+    assert (1 / low, high) == pytest.approx([math.exp(12.7062 * math.log(2))] * 2, rel=1e-4)
+    assert noisy.difference == "noise"
 
 
 def test_ratios_and_intervals_are_over_prompts():
@@ -66,13 +68,13 @@ def test_ratios_and_intervals_are_over_prompts():
     assert b.speed_ratio is not None
     # Prompt i has the steps 2 + i, twice.
     assert b.tokens_per_step == pytest.approx(48 / 18)
-    assert b.tokens_ratio.mean == pytest.approx(48 / 18 / 2)
+    assert b.tokens_ratio.value == pytest.approx(48 / 18 / 2)
     without = 0.5 * 32 / (18 - 2 * np.array([2, 3, 4]))
     margin = 4.302653 * np.sqrt(2 * without.var())
-    assert b.tokens_ratio.high - b.tokens_ratio.mean == pytest.approx(margin, rel=1e-6)
-    assert b.speed_ratio.mean == pytest.approx(6 * 0.5 / sum(0.25 + 0.1 * i for i in range(6)))
+    assert b.tokens_ratio.high - b.tokens_ratio.value == pytest.approx(margin, rel=1e-6)
+    assert b.speed_ratio.value == pytest.approx(6 * 0.5 / sum(0.25 + 0.1 * i for i in range(6)))
     alone = decoding_costs(texts[:1], compared_with="alone")[1]
-    assert math.isnan(alone.per_step.low)
+    assert alone.per_step.low is None
     assert json.loads(json.dumps(decoding_json([alone])))[0]["per_step"] == [2.0, None, None]
 
 

@@ -1,6 +1,5 @@
 import contextlib
 import io
-import json
 import math
 import re
 import shutil
@@ -96,14 +95,14 @@ def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(ta
 
 
 def test_json_holds_every_group_and_no_nan(summary):
-    whole = json.loads(report_json(summary, 0.95, "somewhere.parquet"))
+    whole = report_json(summary, "somewhere.parquet")
     assert whole["results"] == "somewhere.parquet"
     assert whole["confidence"] == 0.95
     assert len(whole["groups"]) == len(summary)
     first = summary.row(0, named=True)
     assert whole["groups"][0] == first
     broken = summary.with_columns(pl.lit(math.nan).alias("gap"))
-    assert json.loads(report_json(broken))["groups"][0]["gap"] is None
+    assert report_json(broken)["groups"][0]["gap"] is None
 
 
 def test_the_figure_is_written_with_its_source(few, tmp_path):
@@ -157,8 +156,8 @@ def test_an_interval_that_is_rounding_alone_has_no_width(summary):
 
 
 def test_tables_of_a_page_hold_the_numbers_of_the_summary(summary, table):
-    caption, tables = report_tables(summary, 0.9)
-    assert "low and high are the ends of its 90%" in caption
+    caption, tables = report_tables(summary)
+    assert "low and high are the ends of its 95%" in caption
     assert [one.title for one in tables][:2] == ["all laws, best rate first", "with replacement"]
     row = summary.filter(**K_SEQ)
     (found,) = [own for own in tables[1].rows if own[:3] == ["T = 0.6", 3, "K-SEQ"]]

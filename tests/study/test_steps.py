@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.study.steps import LEFT_OUT, NUM_STEPS, Walk, over_prompts, take_steps
+from otmd.study.estimate import Estimate, ratios
+from otmd.study.steps import LEFT_OUT, NUM_STEPS, Walk, take_steps
 from otmd.trees import (
     AdaptiveTree,
     BlockVerification,
@@ -135,5 +136,7 @@ def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions
         ]
     )
     assert sums[:, 1].tolist() == [NUM_STEPS - LEFT_OUT] * len(sums)
-    found = over_prompts(*sums.T)
-    assert found.low < own < found.high < over_positions
+    _, low, high = Estimate.of(ratios(*sums.T))
+    assert low is not None
+    assert high is not None
+    assert low < own < high < over_positions

@@ -11,9 +11,10 @@ from otmd.cli import main
 from otmd.models import Prompt
 from otmd.probabilities import Processing
 from otmd.study import tree_comparison
+from otmd.study.estimate import Estimate, ratios
 from otmd.study.latency import Latency
-from otmd.study.plan import SCHEMA, candidates, decision, plan_table, rank, ranking_table
-from otmd.study.steps import over_prompts
+from otmd.study.plan import MEANS, SCHEMA, candidates, plan_table
+from otmd.study.ranking import decision, rank, ranking_table
 from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
@@ -77,32 +78,37 @@ def by_hand(first=(12.0, 13.0, 14.0), second=(10.0, 10.5, 12.0)):
 
 
 def test_means_are_those_of_the_steps_and_times_divide_them():
-    rows = rank(by_hand(), WAYS)
-    assert [row.rule for row in rows] == ["block", "token by token"]
-    assert rows[0].tokens.value == pytest.approx(39 / 15)
-    assert rows[0].bound == pytest.approx(1.1 * 39 / 15)
-    expected = over_prompts(np.array([12.0, 13.0, 14.0]), np.full(3, 5.0))
-    assert (rows[0].tokens.low, rows[0].tokens.high) == (expected.low, expected.high)
-    leads, low, high = rows[1].lead
-    assert leads == pytest.approx(39 / 32.5 - 1)
-    assert low < leads < high
-    timed = rank(by_hand(), WAYS, FAST)
-    assert timed[0].value == pytest.approx(39 / 15 / FAST.step((1, 1)))
-    assert timed[-1].law == "no drafts"
-    assert timed[-1].lead[0] == pytest.approx(timed[0].value / timed[-1].value - 1)
+    first, second = rank(by_hand()).to_dicts()
+    assert (first["rule"], second["rule"]) == ("block", "token by token")
+    assert first["bound"] == pytest.approx(1.1 * 39 / 15)
+    block, token = (
+        ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12))
+    )
+    assert (first["tokens"], first["low"], first["high"]) == Estimate.of(block)
+    assert first["tokens"] == pytest.approx(39 / 15)
+    lead = Estimate.of(block / token - 1)
+    assert (second["lead"], second["lead_low"], second["lead_high"]) == pytest.approx(lead)
+    assert second["lead_low"] < second["lead"] < second["lead_high"]
+    timed = rank(by_hand(), FAST, WAYS)
+    speeds = timed["tokens_per_second"]
+    assert speeds[0] == pytest.approx(39 / 15 / FAST.step((1, 1)))
+    assert timed["law"][-1] == "no drafts"
+    assert timed["lead"][-1] == pytest.approx(speeds[0] / speeds[-1] - 1)
 
 
 def test_the_decision_comes_first_and_may_be_not_to_draft():
-    taken, few = decision(rank(by_hand(), WAYS))[0], decision(rank(by_hand(), WAYS))[-1]
+    taken, few = decision(rank(by_hand()))
     assert taken.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
     assert "The bound of any lossless rule with these drafts: 2.86." in taken
-    assert few.startswith("3 prompts are few")
-    assert "tokens per second" in decision(rank(by_hand(), WAYS, FAST))[0]
-    slow = decision(rank(by_hand(), WAYS, SLOW))[0]
+    assert few.startswith("Only 3 prompts")
+    assert "tokens per second" in decision(rank(by_hand(), FAST, WAYS))[0]
+    slow = decision(rank(by_hand(), SLOW, WAYS))[0]
     assert slow.startswith("Do not draft: the target alone writes 1.0 tokens per second; one draft")
-    alike = rank(by_hand(second=(12.5, 12.5, 13.9)), WAYS)
+    alike = rank(by_hand(second=(12.5, 12.5, 13.9)))
     assert decision(alike)[1] == "Perhaps as good: one draft, chain of 2, token by token."
-    assert "20.0%" in str(ranking_table(rank(by_hand(), WAYS), "plan"))
+    shown = str(ranking_table(rank(by_hand()), "plan", MEANS))
+    assert "20.0%" in shown
+    assert "Means over 5 steps" in shown
 
 
 def plan(tmp_path, *options):

@@ -6,6 +6,7 @@ import pytest
 from sweep_toys import GRID, draws, other_keys
 from test_decoding_costs import text
 from test_measure import in_memory
+from test_study_plan import by_hand
 
 import otmd
 from otmd.probabilities import Processing
@@ -18,6 +19,7 @@ from otmd.study import (
     measure,
     merge_sweeps,
     print_report,
+    rank,
     read_tasks,
     run_sweep,
     summarise,
@@ -113,7 +115,7 @@ REFUSED = [
     (lambda m: summarise(m.table.clear()), "table: got no rows"),
     (summed(by=[]), "by: got nothing"),
     (summed(by=["law", "colour"]), r"by: got \['colour'\]"),
-    (summed(confidence=1.0), "confidence: got 1.0"),
+    (lambda _: rank(by_hand().filter(prompt_id="p0")), "table: got 1 prompt"),
     (lambda m: print_report(coarse(m.table)), "summary: got no"),
     (drawn("pdf", coarse), "summary: got columns"),
     (drawn("pdf", without_gaps), "summary: got no defined gap"),

@@ -1,9 +1,10 @@
 """Intervals of ratios over few prompts hold the truth as often as they say."""
 
 import numpy as np
+import polars as pl
 import pytest
 
-from otmd.study.jackknife import interval, left_out
+from otmd.study.estimate import Estimate, estimate, ratios
 
 TRIALS, TRUTHS = 2000, 400_000
 
@@ -31,7 +32,7 @@ def percentiles(totals: np.ndarray, sizes: np.ndarray) -> tuple[float, float]:
 
 
 def jackknife(totals: np.ndarray, sizes: np.ndarray) -> tuple[float, float]:
-    return interval(totals.sum() / sizes.sum(), left_out(totals, sizes))
+    return Estimate.of(ratios(totals, sizes))[1:]
 
 
 def coverage(ends, draw, prompts: int, trials: int = TRIALS) -> float:
@@ -62,8 +63,7 @@ def test_intervals_of_paired_differences_keep_their_level():
     for _ in range(TRIALS):
         totals, sizes = texts(rng, (6,))
         more = totals + sizes * (0.1 + rng.normal(0, 0.05, 6))
-        apart = more.sum() / sizes.sum() - totals.sum() / sizes.sum()
-        low, high = interval(apart, left_out(more, sizes) - left_out(totals, sizes))
+        _, low, high = Estimate.of(ratios(more, sizes) - ratios(totals, sizes))
         alone = jackknife(totals, sizes)
         covered += low <= 0.1 <= high
         narrower += high - low < alone[1] - alone[0]
@@ -71,13 +71,38 @@ def test_intervals_of_paired_differences_keep_their_level():
     assert narrower > 0.95 * TRIALS
 
 
-def test_the_confidence_sets_the_width():
+def test_an_interval_by_hand():
     totals, sizes = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, 4.0])
-    widths = [
-        np.diff(interval(7 / 9, left_out(totals, sizes), level)) for level in (0.5, 0.9, 0.99)
-    ]
-    assert widths == sorted(widths)
-    # Student's t with 2 degrees of freedom has 5% above 2.919986.
     values = np.array([6 / 7, 5 / 6, 3 / 5])
+    assert ratios(totals, sizes) == pytest.approx(np.append(7 / 9, values))
+    value, low, high = Estimate.of(ratios(totals, sizes))
     error = np.sqrt(2 / 3 * ((values - values.mean()) ** 2).sum())
-    assert widths[1] == pytest.approx(2 * 2.919985580355516 * error)
+    # Student's t with 2 degrees of freedom has 2.5% above 4.302653.
+    assert (low, value, high) == pytest.approx(7 / 9 + 4.302652729911275 * error * np.arange(-1, 2))
+    assert Estimate.of(ratios(totals[:1], sizes[:1])) == (0.5, None, None)
+    # The interval of a value between bounds holds those of the bounds.
+    wide = Estimate.of(
+        ratios(totals, sizes), ratios(totals - 0.3, sizes), ratios(totals + 0.3, sizes)
+    )
+    assert wide.value == value
+    assert wide.low == Estimate.of(ratios(totals - 0.3, sizes)).low < low
+    assert wide.high == Estimate.of(ratios(totals + 0.3, sizes)).high > high
+
+
+def test_groups_have_their_prompts_in_the_same_order():
+    rows = [
+        ("a", "d", "q", 1.0, 2),
+        ("a", "d", "p", 4.0, 1),
+        ("b", "d", "p", 3.0, 1),
+        ("b", "d", "q", 6.0, 2),
+    ]
+    names = ["rule", "domain", "prompt_id", "tokens", "steps"]
+    frame = pl.DataFrame(rows, schema=names, orient="row")
+    groups = list(estimate(frame, ["rule"], ["tokens"], "steps"))
+    assert [group for group, _ in groups] == [{"rule": "a"}, {"rule": "b"}]
+    by_prompt = [means["tokens"] for _, means in groups]
+    # All, without p, without q.
+    assert by_prompt[0] == pytest.approx([5 / 3, 1 / 2, 4])
+    assert by_prompt[1] == pytest.approx([3, 3, 3])
+    ((_, counted),) = estimate(frame.filter(rule="a"), ["rule"], ["tokens"])
+    assert counted["tokens"] == pytest.approx([5 / 2, 1, 4])

@@ -1,0 +1,136 @@
+"""A ranking of draft laws, trees and rules by tokens per step or second, its decision and its table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from otmd.probabilities import wrong
+from otmd.study.estimate import Estimate, estimate, few_prompts
+from otmd.study.table import Cell, Table, wrapped
+
+if TYPE_CHECKING:
+    from otmd.study.latency import Latency
+    from otmd.study.tree_comparison import Candidate
+
+NO_DRAFTS = "no drafts"
+MOST_NAMED = 3
+"""So many candidates are named that may be as good as the best."""
+
+
+def rank(
+    table: pl.DataFrame, latency: Latency | None = None, candidates: Sequence[Candidate] = ()
+) -> pl.DataFrame:
+    """Rank draft laws and rules by tokens per step, with intervals over prompts.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        Of :func:`compare_trees`, or of :func:`otmd.study.plan.plan_table`.
+    latency : Latency, optional
+        A table of times: then the ranking is by tokens per second, the target alone in it.
+    candidates : sequence of Candidate
+        Those of the table, whose steps cost time.
+
+    Returns
+    -------
+    polars.DataFrame
+        The best first: ``law``, ``tree`` if the table has it, and ``rule``; ``tokens`` per step with its ends
+        ``low`` and ``high``; ``bound``, null where it is not known; with times ``tokens_per_second``; the
+        share by which the best exceeds the row on the same prompts, ``lead`` with ``lead_low`` and
+        ``lead_high``; the number of ``prompts``.
+
+    Raises
+    ------
+    ValueError
+        For rows of fewer than two prompts.
+    """
+    by = [name for name in ("law", "tree", "rule") if name in table.columns]
+    steps = "steps" if "steps" in table.columns else None
+    # The sum of a null is 0, and that of a NaN NaN.
+    known = table.with_columns(pl.col("bound").fill_null(math.nan))
+    ranked = [
+        (row, means["tokens"], means["bound"][0])
+        for row, means in estimate(known, by, ["tokens", "bound"], steps)
+    ]
+    if ranked[0][1].size < 3:
+        raise wrong("table", f"{ranked[0][1].size - 1} prompt", "at least two, for intervals")
+    seconds = [1.0] * len(ranked)
+    if latency:
+        shapes = {(way.law, way.tree): (way.levels, way.budget) for way in candidates}
+        seconds = [latency.step(*shapes[row["law"], row["tree"]]) for row, _, _ in ranked]
+        nothing = dict.fromkeys(by, "") | {"law": NO_DRAFTS}
+        ranked.append((nothing, np.ones(ranked[0][1].size), math.nan))
+        seconds.append(latency.alone)
+    speeds = [tokens / cost for (_, tokens, _), cost in zip(ranked, seconds, strict=True)]
+    best = max(speeds, key=lambda speed: speed[0])
+    rows = [
+        row
+        | Estimate.of(tokens).columns("tokens")
+        | {"bound": None if math.isnan(bound) else bound}
+        | ({"tokens_per_second": speed[0]} if latency else {})
+        | Estimate.of(best / speed - 1.0).columns("lead", "lead_")
+        | {"prompts": speed.size - 1}
+        for (row, tokens, bound), speed in zip(ranked, speeds, strict=True)
+    ]
+    return pl.DataFrame(rows).sort("lead", maintain_order=True)
+
+
+def decision(ranked: pl.DataFrame) -> list[str]:
+    """Say what to take, and which others this ranking does not tell apart from it."""
+    best, *others = ranked.to_dicts()
+    if best["law"] == NO_DRAFTS:
+        said = (
+            f"Do not draft: the target alone writes {best['tokens_per_second']:.1f} tokens per second; "
+            f"{_name(others[0])}: {others[0]['tokens_per_second']:.1f}."
+        )
+    else:
+        said = f"Take {_name(best)}: {best['tokens']:.2f} tokens per step"
+        said += f" [{best['low']:.2f}, {best['high']:.2f}]"
+        per_second = best.get("tokens_per_second")
+        said += f", {per_second:.1f} tokens per second." if per_second else "."
+        for row in others:
+            same_trees = (row["law"], row.get("tree")) == (best["law"], best.get("tree"))
+            if same_trees and "token by token" in row["rule"]:
+                lead, low, high = (100 * row[f"lead{end}"] for end in ("", "_low", "_high"))
+                said += f" {lead:+.1f}% [{low:+.1f}, {high:+.1f}] over {row['rule']}."
+        if best["bound"] is not None:
+            said += f" The bound of any lossless rule with these drafts: {best['bound']:.2f}."
+    alike = [_name(row) for row in others if row["lead_low"] <= 0.0]
+    sentences = [said]
+    if alike:
+        left = len(alike) - MOST_NAMED
+        more = f"; and {left} more" * (left > 0)
+        sentences.append(f"Perhaps as good: {'; '.join(alike[:MOST_NAMED])}{more}.")
+    return sentences + few_prompts(best["prompts"])
+
+
+def ranking_table(ranked: pl.DataFrame, title: str, note: str = "") -> Table:
+    """The table of a ranking; ``note`` says what its values are means of."""
+    value = "tokens\nper step"
+    heads = ["drafts, tree and rule", value, "low", "high", "upper\nbound"]
+    timed = ["tokens_per_second"] * ("tokens_per_second" in ranked.columns)
+    heads += ["tokens\nper second"] * len(timed) + ["best\nleads by"]
+    numbers = ("tokens", "low", "high", "bound", *timed)
+    cells: list[Sequence[Cell]] = []
+    for row in ranked.iter_rows(named=True):
+        lead = f"{100 * row['lead']:.1f}%{' *' * (row['lead_low'] > 0)}"
+        cells.append([_name(row), *(row[name] for name in numbers), lead])
+    note += (
+        "95% intervals over prompts. *: the interval of the lead, on the same prompts, excludes 0. Estimates "
+        "on drawn trees: a rule may lie above its bound through noise."
+    )
+    return Table(title, heads, cells, wrapped(note), interval=(value, "low", "high"))
+
+
+def _name(row: dict[str, Any]) -> str:
+    """Law, tree and rule in few words."""
+    if "tree" in row:
+        return ", ".join(filter(None, (row["law"], row["tree"], row["rule"])))
+    # In a comparison of trees of one size, a rule of one position decides token by token.
+    rule = row["rule"].removesuffix(", token by token")
+    return f"{row['law'].removeprefix('drafts ')}, {rule}"
