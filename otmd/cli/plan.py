@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts.types import NonNegativeFloat
 
@@ -10,9 +10,6 @@ from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import PositiveInt
 from otmd.storage.files import write_atomically
-
-if TYPE_CHECKING:
-    from otmd.study.latency import Latency
 
 EXAMPLES = """
 otmd plan --draft skip:13,15,17 --html plan.html
@@ -75,16 +72,19 @@ def plan(
         expected = "--latency" if not measure_latency else "1: --measure-latency times one request"
         raise UsageError(f"--requests: got {requests}, expected {expected}")
     from otmd.models import load_prompts
+    from otmd.study.latency import measure_times, read_latency
     from otmd.study.plan import MEANS, candidates, plan_table
     from otmd.study.ranking import decision, rank, ranking_table
     from otmd.study.table import wrapped
 
     ways = candidates(budgets, depth, temperature)
-    times: list[Latency | None] = [None]
-    if latency or measure_latency:
-        times = [
-            *_latencies(latency, measure_latency, context, numbers, (target, draft), max(budgets))
-        ]
+    most = max(budgets)
+    if measure_latency:
+        sizes = sorted({2**k for k in range(most.bit_length())} | {most, most + 1})
+        measured = measure_times(target, draft, sizes, context or 256)
+        write_atomically(measure_latency, json.dumps(measured, indent=1).encode() + b"\n")
+    path = latency or measure_latency
+    times = [read_latency(path, most, context, number) if path else None for number in numbers]
     show = not (quiet or json_output)
     with o.kept_when_stopped(lambda: f"Finished prompts are kept in {output}"):
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
@@ -107,25 +107,3 @@ def plan(
     else:
         print(*map(wrapped, said), *tables, sep="\n\n")
     pages.write(f"Plan for {target} with {draft}", said, tables, about, tables[0])
-
-
-def _latencies(
-    given: Path | None,
-    measured: Path | None,
-    context: int | None,
-    requests: list[int],
-    models: tuple[str, str],
-    budget: int,
-) -> "list[Latency]":
-    from otmd.study.latency import measure_latency, read_latency
-
-    if measured:
-        sizes = sorted({2**k for k in range(budget.bit_length())} | {budget, budget + 1})
-        times = measure_latency(*models, sizes, context or 256)
-        write_atomically(measured, json.dumps(times, indent=1).encode() + b"\n")
-    path = given or measured
-    assert path
-    latencies = [read_latency(path, context, number) for number in requests]
-    for latency in latencies:
-        latency.check(budget)
-    return latencies

@@ -76,16 +76,8 @@ def estimate(
 ) -> Iterator[tuple[dict[str, Any], dict[str, FloatArray]]]:
     """Means of columns for each group of rows, in the order of the groups.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        With ``domain`` and ``prompt_id`` among its columns.
-    by : sequence of str
-        The columns that define a group.
-    columns : sequence of str
-        The columns to average.
-    sizes : str, optional
-        The column by whose sum a sum is divided; by default rows are counted.
+    The groups are those of the columns ``by``; prompts are told by ``domain`` and ``prompt_id``. A mean is a
+    sum over the number of rows, or over that of the column ``sizes``.
 
     Yields
     ------

@@ -24,24 +24,15 @@ Times = list[tuple[int, float]]
 
 
 class Latency(NamedTuple):
-    """Seconds of a step's parts at one context, for a number of concurrent requests.
+    """Seconds of a step's parts after a text of one length, for a number of concurrent requests.
 
-    Attributes
-    ----------
-    target, draft : list of (int, float)
-        Tokens that a call reads at once for each request, ascending from one, and its seconds.
-    verification : float
-        Seconds for each drafted token of a request.
-    context : int
-        The length of the text before them, in tokens.
-    requests : int
-        How many requests a call serves.
+    ``target`` and ``draft`` are the tokens that a call reads at once for each request, ascending from one,
+    and its seconds; ``verification`` the seconds for each drafted token of a request.
     """
 
     target: Times
     draft: Times
     verification: float
-    context: int
     requests: int = 1
 
     @property
@@ -63,40 +54,14 @@ class Latency(NamedTuple):
         calls += np.interp(nodes + 1, *np.transpose(self.target))
         return float(calls + self.requests * nodes * self.verification)
 
-    def check(self, budget: int) -> None:
-        """Raise ValueError if a tree of so many tokens is beyond the table."""
-        for name, most in (("target", budget + 1), ("draft", budget)):
-            reached, _ = getattr(self, name)[-1]
-            if reached < most:
-                raise ValueError(
-                    f"latency: {name} reaches {reached} tokens, the budget needs {most}; add a row, or "
-                    "ask for smaller trees: --tree-budget"
-                )
 
+def read_latency(path: Path, budget: int, context: int | None = None, requests: int = 1) -> Latency:
+    """Read a JSON table of times as docs/plan.md shows it.
 
-def read_latency(path: Path, context: int | None = None, requests: int = 1) -> Latency:
-    """Read a table of times, in seconds.
-
-    Parameters
-    ----------
-    path : Path
-        A JSON file as docs/plan.md shows it.
-    context : int, optional
-        The length of the text: the nearest one of the table is taken, by default the smallest.
-    requests : int
-        The number of concurrent requests. Times between those of the table are interpolated; a row without
-        this number is for one request.
-
-    Returns
-    -------
-    Latency
-        The times at this length and number of requests.
-
-    Raises
-    ------
-    ValueError
-        For a file of another form, times that are no positive numbers, or a number of requests outside the
-        range of the table.
+    Of several contexts the nearest to ``context`` is taken, by default the smallest. Times between those of
+    the table are interpolated, and so are those for numbers of concurrent requests; a row without such a
+    number is for one request. ValueError for a file of another form, times that are no positive numbers, and
+    a table that does not reach ``requests`` or trees of ``budget`` tokens.
     """
     try:
         content = parse_json(path.read_text("utf-8"))
@@ -110,8 +75,15 @@ def read_latency(path: Path, context: int | None = None, requests: int = 1) -> L
         raise ValueError(
             f"{path}: no latency table ({error!r}), expected {TABLE_EXAMPLE}"
         ) from error
-    target, draft = (_for_requests(name, by_number, requests) for name, by_number in tables.items())
-    return Latency(target, draft, verification, length, requests)
+    times = {name: _for_requests(name, by_number, requests) for name, by_number in tables.items()}
+    for name, most in (("target", budget + 1), ("draft", budget)):
+        reached, _ = times[name][-1]
+        if reached < most:
+            raise ValueError(
+                f"latency: {name} reaches {reached} tokens, the budget needs {most}; add a row, or ask for "
+                "smaller trees: --tree-budget"
+            )
+    return Latency(**times, verification=verification, requests=requests)
 
 
 def _tables(rows: list[dict[str, Any]], context: int) -> dict[int, Times]:
@@ -145,22 +117,10 @@ def _for_requests(name: str, tables: dict[int, Times], requests: int) -> Times:
     return list(zip(sizes, ((1.0 - share) * before + share * after).tolist(), strict=True))
 
 
-def measure_latency(target: str, draft: str, sizes: list[int], context: int) -> dict[str, Any]:
-    """Time two models on this machine, for one request.
+def measure_times(target: str, draft: str, sizes: list[int], context: int) -> dict[str, Any]:
+    """Time two models on this machine for one request: a table as :func:`read_latency` reads it.
 
-    Parameters
-    ----------
-    target, draft : str
-        Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
-    sizes : list of int
-        The numbers of tokens that are read at once.
-    context : int
-        The length of the text before them, in tokens.
-
-    Returns
-    -------
-    dict
-        A table as :func:`read_latency` reads it: medians of five calls, in seconds.
+    Each time is the median of five calls that read so many tokens of ``sizes`` after a text of ``context``.
     """
     from otmd.models import load_draft, load_target
 

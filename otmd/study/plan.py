@@ -117,29 +117,11 @@ def plan_table(
     overwrite: bool = False,
     progress: bool = False,
 ) -> pl.DataFrame:
-    """Let each candidate take steps after texts of the target.
+    """Let each candidate of :func:`candidates` take steps after texts of the target.
 
-    Parameters
-    ----------
-    target, draft : str
-        Names as :func:`otmd.models.load_target` and :func:`otmd.models.load_draft` take them.
-    prompts : sequence of Prompt
-        The prompts; at least two.
-    output : Path
-        The folder of the results; an interrupted run is continued, a finished one is read.
-    ways : sequence of Candidate
-        Of :func:`candidates`.
-    processing : Processing
-        From the logits of both models to probabilities. At temperature 0 the draft has temperature 1.
-    seed, workers, overwrite, progress
-        Of the random numbers; processes, each with both models; whether another run in the folder is
-        replaced; whether a progress bar is shown.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row for each prompt, start, law, tree and rule: the sums of ``tokens`` and ``bound`` over the
-        ``steps`` that count. ``bound`` is null where the inclusion bound is not known.
+    There is a row for each prompt, start, law, tree and rule: the sums of ``tokens`` and ``bound`` over the
+    ``steps`` that count. ``bound`` is null where the inclusion bound is not known. At temperature 0 the
+    draft has temperature 1. An interrupted run in ``output`` is continued, a finished one is read.
     """
     if len(prompts) < 2:
         raise ValueError(f"prompts: got {len(prompts)}, expected at least 2 for an interval")
@@ -147,7 +129,6 @@ def plan_table(
     about |= {"prompts": [prompt.id for prompt in prompts]}
     about |= {"candidates": [[way.law, way.tree, *way.rules] for way in ways]}
     store = Store(output, about, LAYOUT, overwrite)
-
     work = partial(_steps_of, target, draft, tuple(prompts), ways, processing, seed)
     jobs = numbered("prompt", prompts)
     return finish_run(work, jobs, store, workers, Bar("plan", len(prompts), progress))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from otmd.storage.files import one_line
 from otmd.study import style
 from otmd.study.estimate import CONFIDENCE
 from otmd.study.rows import DEFAULT_LAWS, ROUNDING
-from otmd.study.summary import DEFAULT_BY, PROCESSING, comparable, with_optimal, worth_showing
+from otmd.study.summary import DEFAULT_BY, ENDS, PROCESSING, comparable, with_optimal, worth_showing
 from otmd.study.table import Cell, Table, wrapped
 
 if TYPE_CHECKING:
@@ -151,16 +152,15 @@ def _rows(summary: pl.DataFrame) -> list[Row]:
 
 def _sections(summary: pl.DataFrame) -> dict[str, list[Row]]:
     """The rows worth showing, by the title of their table: a law, and a domain if there is one."""
-    sections: dict[tuple[Any, str], list[Row]] = {}
-    for row in _rows(summary):
-        sections.setdefault((row.get("domain"), row["law"]), []).append(row)
-    domains = [*dict.fromkeys(domain for domain, _ in sections)]
-    laws = in_order({law for _, law in sections}, LAW_ORDER)
-    order = sorted(sections, key=lambda key: (domains.index(key[0]), laws.index(key[1])))
-    return {
-        law_label(law) + (f" · {one_line(domain)}" if domain else ""): sections[domain, law]
-        for domain, law in order
-    }
+    rows = _rows(summary)
+    laws = in_order({row["law"] for row in rows}, LAW_ORDER)
+    domains = [*dict.fromkeys(row.get("domain") for row in rows)]
+    sections: dict[str, list[Row]] = {}
+    for domain, law in product(domains, laws):
+        title = law_label(law) + (f" · {one_line(domain)}" if domain else "")
+        chosen = [row for row in rows if (row.get("domain"), row["law"]) == (domain, law)]
+        sections |= {title: chosen} if chosen else {}
+    return sections
 
 
 def _matrix(title: str, rows: list[Row], verifiers: list[str]) -> Table:
@@ -193,14 +193,10 @@ def _matrix_cell(row: Row | None) -> str:
 
 def _with_margin(row: Row, measure: str, digits: int) -> str:
     """Write ``12.3 ±0.4``: percent, and the longer arm of the interval."""
-    value = row[measure]
-    low = row[f"{measure}_low"]
-    high = row[f"{measure}_high"]
+    value, low, high = (row[f"{measure}{end}"] for end in ENDS)
+    margin = "?" if low is None else f"{100 * max(value - low, high - value):.{digits}f}"
     # Adding zero turns −0.0 into 0.0.
-    number = f"{round(100 * value, digits) + 0.0:{digits + 3}.{digits}f}"
-    return (
-        f"{number} ±{'?' if low is None else f'{100 * max(value - low, high - value):.{digits}f}'}"
-    )
+    return f"{round(100 * value, digits) + 0.0:{digits + 3}.{digits}f} ±{margin}"
 
 
 def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:

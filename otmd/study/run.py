@@ -156,8 +156,9 @@ def measure(
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
     store = None
     if output is not None:
-        description = settings.describe() | describe_dataset(dataset)
-        store = Store(Path(output), description, LAYOUT, overwrite)
+        about = {"positions": len(dataset), "vocab_size": dataset.vocab_size, "kind": dataset.kind}
+        about |= {"dataset": dataset.sha256[:16], "otmd": __version__}
+        store = Store(Path(output), settings.describe() | about, LAYOUT, overwrite)
     rows = settings.rows_per_position()
     if device is not None and len(closed_forms(settings)) == rows:
         workers = 1
@@ -218,17 +219,6 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
             common = key | asdict(step)
             rows += [common | row for row in rated]
     return frame(rows, schema=SCHEMA)
-
-
-def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Identify a dataset by its size and its files, in JSON's types."""
-    return {
-        "positions": len(dataset),
-        "vocab_size": dataset.vocab_size,
-        "kind": dataset.kind,
-        "dataset": dataset.sha256[:16],
-        "otmd": __version__,
-    }
 
 
 def positions_stored(folder: str | Path) -> int:

@@ -8,31 +8,16 @@ steps are biased by that choice, and are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from otmd.models.tree_reading import read_trees
-from otmd.probabilities import FloatArray
+from otmd.models.tree_reading import Reader, read_trees
 from otmd.trees import InclusionBound, TreeLaw, TreeVerifier
-from otmd.trees.base import Context, DraftTree, Model, Prefix
+from otmd.trees.base import Context, DraftTree, Model
 from otmd.trees.random_choices import RandomChoices
 from otmd.verifiers import UnsupportedLaw
 
 NUM_STEPS = 8
 LEFT_OUT = 3
-
-
-class TextModel(Protocol):
-    """A model after a text that grows: :class:`otmd.models.tree_reading.Reader`, or one of a test."""
-
-    def __call__(self, prefix: Prefix, /) -> FloatArray:
-        """The distribution (V,) after the text and a prefix."""
-        ...
-
-    def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Read many prefixes in one call."""
-
-    def extend(self, tokens: Prefix, /) -> None:
-        """Append tokens to the text."""
 
 
 class Sums(NamedTuple):
@@ -52,8 +37,8 @@ class Walk(NamedTuple):
 
     make: Callable[[Model], TreeLaw]
     rule: TreeVerifier
-    target: TextModel
-    draft: TextModel
+    target: Reader
+    draft: Reader
     choices: RandomChoices
 
 
@@ -65,16 +50,8 @@ def take_steps(
 ) -> list[Sums]:
     """Let rules write from the end of a text, and sum what each is expected to emit at each of its steps.
 
-    All walks take a step together: a model that reads several texts at once reads the trees of all.
-
-    Parameters
-    ----------
-    walks : sequence of Walk
-        Their models are extended.
-    num_steps, left_out : int
-        How many steps are taken, of which so many at the beginning are not counted.
-    stop_tokens : sequence of int
-        Tokens that end a text, and with it its steps.
+    All walks take a step together: a model that reads several texts at once reads the trees of all. The
+    walks' models are extended. The first ``left_out`` steps are not counted, and a stop token ends a text.
     """
     sums = [Sums(0.0, 0.0, 0) for _ in walks]
     going = list(range(len(walks)))

@@ -101,19 +101,18 @@ def with_optimal(table: pl.DataFrame) -> pl.DataFrame:
     group = [name for name in columns if name in table.columns]
     measured = table.filter(pl.col("verifier") == "Optimal").select(group)
     # A measurement has no ends of α*.
-    optimal = {end: f"optimal{end}" * (f"optimal{end}" in table.columns) for end in ENDS}
+    ends = {end: f"optimal{end}" if f"optimal{end}" in table.columns else "optimal" for end in ENDS}
+    zero = {"gap", "gap_low", "gap_high", "bound_width"} & {*table.columns}
     added = (
         table.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
         .join(measured, on=group, how="anti", nulls_equal=True)
         .unique(group, keep="first", maintain_order=True)
         .with_columns(
             pl.lit("Optimal").alias("verifier"),
-            *(pl.col(optimal[end] or "optimal").alias(f"rate{end}") for end in ENDS),
-            *(pl.lit(0.0).alias(f"gap{end}") for end in ENDS),
+            *(pl.col(name).alias(f"rate{end}") for end, name in ends.items()),
+            *(pl.lit(0.0).alias(name) for name in zero),
         )
     )
-    if "bound_width" in table.columns:
-        added = added.with_columns(bound_width=pl.lit(0.0))
     return pl.concat([table, added])
 
 

@@ -195,10 +195,7 @@ class _Position(NamedTuple):
 
 
 def _texts_table(
-    target: str,
-    draft: str,
-    prompts: tuple[Prompt, ...],
-    texts: Mapping[Prompt, Prefix],
+    target: str, draft: str, prompts: tuple[Prompt, ...], texts: Mapping[Prompt, Prefix]
 ) -> pl.DataFrame:
     """The rows of some texts, which each model reads together."""
     from otmd.models.continuations import branches
@@ -227,20 +224,16 @@ def _texts_table(
         trees = [context.law.draft_tree(context, Sampled(rng)) for context in contexts]
         about = {"domain": prompt.domain, "prompt_id": prompt.id, "start": start}
         positions.append(_Position(about, after, drafting, following, contexts, trees))
-    _read_trees(positions)
+    # A model reads a level of all trees in one call.
+    for at in positions:
+        for model in (at.draft, at.target):
+            model.read([at.following[:i] for i in range(DEPTH)])
+    read_trees((tree, at.target, at.draft) for at in positions for tree in at.trees)
     rows: list[dict[str, Any]] = []
     while positions:
         # Each position is forgotten before the next one's distributions are computed.
         rows += _rows_at(positions.pop(0))
     return frame(rows, schema=SCHEMA)
-
-
-def _read_trees(positions: Sequence[_Position]) -> None:
-    """Draw all trees, so that a model reads a level of all of them in one call."""
-    for position in positions:
-        position.draft.read([position.following[:i] for i in range(DEPTH)])
-        position.target.read([position.following[:i] for i in range(DEPTH)])
-    read_trees((tree, at.target, at.draft) for at in positions for tree in at.trees)
 
 
 def _rows_at(position: _Position) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from otmd.study.latency import Latency, measure_latency, read_latency
+from otmd.study.latency import Latency, measure_times, read_latency
 
 NUMBERS = (1, 8, 32)
 
@@ -30,7 +30,7 @@ def table(tmp_path):
 
 @pytest.mark.parametrize("requests", [1, 3, 8, 20, 32])
 def test_interpolation_is_exact_on_a_bilinear_table(table, requests):
-    latency = read_latency(table, requests=requests)
+    latency = read_latency(table, 16, requests=requests)
     # Two calls of the draft on one token of each request, and the target on three.
     expected = 2 * (0.002 + 2e-5 * requests) + 0.02 + 1e-4 * 3 * requests + 1e-6 * 2 * requests
     assert latency.step((1, 1)) == pytest.approx(expected, rel=1e-12)
@@ -38,7 +38,7 @@ def test_interpolation_is_exact_on_a_bilinear_table(table, requests):
 
 
 def test_a_tree_costs_what_both_models_read():
-    times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01, 1)
+    times = Latency([(1, 1.0), (9, 1.8)], [(1, 0.1), (9, 0.9)], 0.01)
     # Calls of the draft on 1, 4 and 4 tokens, and of the target on 7.
     assert times.step((4, 4, 4), 6) == pytest.approx(0.1 + 0.8 + 1.6 + 0.06)
     # Of the draft on 1 and 2 tokens, and of the target on 5.
@@ -64,7 +64,6 @@ def test_times_are_measured(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(models, "load_target", lambda *_: model)
     monkeypatch.setattr(models, "load_draft", lambda *_: model)
-    (tmp_path / "times.json").write_text(json.dumps(measure_latency("tiny", "tiny", [1, 4], 8)))
-    times = read_latency(tmp_path / "times.json")
-    times.check(3)
+    (tmp_path / "times.json").write_text(json.dumps(measure_times("tiny", "tiny", [1, 4], 8)))
+    times = read_latency(tmp_path / "times.json", 3)
     assert times.step((2, 1)) > times.alone > 0

@@ -21,8 +21,8 @@ from otmd.trees.random_choices import Sampled
 
 PROMPTS = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
 WAYS = candidates([4], 2, 1.0)
-FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0, 64)
-SLOW = Latency([(1, 1.0), (99, 1.1)], [(1, 3.0), (99, 3.0)], 0.0, 64)
+FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)
+SLOW = Latency([(1, 1.0), (99, 1.1)], [(1, 3.0), (99, 3.0)], 0.0)
 TIMES = {
     "target": [{"tokens": n, "context": 64, "seconds": 0.02} for n in (1, 17)],
     "draft": [{"tokens": n, "context": 64, "seconds": 0.9} for n in (1, 17)],
