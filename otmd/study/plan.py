@@ -19,10 +19,8 @@ from otmd.laws import Stratified
 from otmd.models.prompts import Prompt, prompt_tokens
 from otmd.models.tree_reading import Reader
 from otmd.probabilities import Processing
-from otmd.storage.parquet import read_parquet
-from otmd.storage.store import Layout, Store
 from otmd.study import tree_comparison
-from otmd.study.runner import Bar, finish_run, frame, numbered
+from otmd.study.runner import frame, run_study
 from otmd.study.steps import LEFT_OUT, NUM_STEPS, Walk, take_steps
 from otmd.study.tree_comparison import Candidate
 from otmd.trees import (
@@ -40,13 +38,6 @@ from otmd.trees import (
 from otmd.trees.random_choices import Sampled
 from otmd.verifiers import KSequential, Preference, RecursiveRejection, TargetOnly
 
-LAYOUT = Layout(
-    read_parquet,
-    pattern=r"prompt-\d+",
-    record="plan.json",
-    result="plan.parquet",
-    subfolder="parts",
-)
 STARTS = (0, 16)
 """Candidates begin after so many tokens of a text of the target."""
 
@@ -128,10 +119,8 @@ def plan_table(
     about = {"target": target, "draft": draft, "processing": repr(processing), "seed": seed}
     about |= {"prompts": [prompt.id for prompt in prompts]}
     about |= {"candidates": [[way.law, way.tree, *way.rules] for way in ways]}
-    store = Store(output, about, LAYOUT, overwrite)
     work = partial(_steps_of, target, draft, tuple(prompts), ways, processing, seed)
-    jobs = numbered("prompt", prompts)
-    return finish_run(work, jobs, store, workers, Bar("plan", len(prompts), progress))
+    return run_study("plan", work, prompts, output, about, workers, overwrite, progress)
 
 
 def _steps_of(

@@ -191,7 +191,7 @@ def read_chunks(
         yield name, Chunk(positions, target, draft, dataset.kind, computed)
 
 
-def consecutive_runs(indices: Sequence[int], size: int = CHUNK_SIZE) -> Iterator[range]:
+def consecutive_runs(indices: Sequence[int], size: int) -> Iterator[range]:
     """Split ascending indices into runs of consecutive ones, no longer than ``size``."""
     start = 0
     for end in range(1, len(indices) + 1):

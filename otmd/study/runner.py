@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import joblib
@@ -23,7 +24,7 @@ from otmd.kernel import every_kernel_compiled
 from otmd.models.progress import progress_bar
 from otmd.storage.files import write_atomically
 from otmd.storage.parquet import parquet_bytes, read_parquet
-from otmd.storage.store import Store
+from otmd.storage.store import Layout, Store
 
 Job = TypeVar("Job")
 Work = Callable[[Job], pl.DataFrame]
@@ -48,15 +49,31 @@ class Bar(NamedTuple):
     size: Callable[[pl.DataFrame], int] = lambda _: 1
 
 
-def numbered(prefix: str, items: Sequence[Job]) -> JobsLeft[Job]:
-    """The jobs of a run, one for each item, named by their numbers; those with a table are left out."""
+def run_study(
+    name: str,
+    work: Work[Job],
+    items: Sequence[Job],
+    output: Path,
+    about: dict[str, Any],
+    workers: int | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> pl.DataFrame:
+    """The rows of all items, kept in ``output``: an interrupted run is continued, a finished one is read.
+
+    ``about`` has what the rows depend on; ``name`` is that of the record, of the result and of the bar.
+    """
+    result = f"{name}.parquet"
+    layout = Layout(
+        read_parquet, pattern=r"part-\d+", record=f"{name}.json", result=result, subfolder="parts"
+    )
+    jobs = {f"part-{i:06d}": item for i, item in enumerate(items)}
 
     def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
-        for i, item in enumerate(items):
-            if (name := f"{prefix}-{i:06d}") not in tables:
-                yield name, item
+        return ((part, item) for part, item in jobs.items() if part not in tables)
 
-    return left
+    store = Store(output, about, layout, overwrite)
+    return finish_run(work, left, store, workers, Bar(name, len(items), progress))
 
 
 def finish_run(

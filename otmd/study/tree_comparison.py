@@ -15,9 +15,7 @@ from otmd.laws import Stratified, WithoutReplacement
 from otmd.models.prompts import Prompt, prompt_tokens
 from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing
-from otmd.storage.parquet import read_parquet
-from otmd.storage.store import Layout, Store
-from otmd.study.runner import Bar, finish_run, frame, numbered
+from otmd.study.runner import frame, run_study
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
@@ -38,13 +36,6 @@ from otmd.verifiers import KSequential, Preference, RecursiveRejection, TargetOn
 if TYPE_CHECKING:
     from otmd.models import Draft, LanguageModel
 
-LAYOUT = Layout(
-    read_parquet,
-    pattern=r"texts-\d+",
-    record="trees.json",
-    result="trees.parquet",
-    subfolder="parts",
-)
 DEPTH = 8
 STARTS = (8, 16)
 """Trees are drawn after so many tokens of a text."""
@@ -156,14 +147,13 @@ def compare_trees(
     """
     written = {prompt.id: tuple(texts[prompt.id]) for prompt in prompts}
     about = {"target": target, "draft": draft, "prompts": [*written], "temperature": 1.0}
-    store = Store(output, about | {"texts": zlib.crc32(repr(written).encode())}, LAYOUT)
+    about |= {"texts": zlib.crc32(repr(written).encode())}
     groups = [
         {prompt: written[prompt.id] for prompt in prompts[i : i + _TOGETHER]}
         for i in range(0, len(prompts), _TOGETHER)
     ]
     work = partial(_texts_table, target, draft, tuple(prompts))
-    jobs = numbered("texts", groups)
-    return finish_run(work, jobs, store, workers, Bar("trees", len(groups), progress))
+    return run_study("trees", work, groups, output, about, workers, progress=progress)
 
 
 @cache

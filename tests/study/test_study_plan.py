@@ -1,9 +1,8 @@
-"""Plans: candidates that write steps of their own, a ranking, a decision, and what is said of bad input."""
+"""Plans: candidates that write steps of their own, the command, and what is said of bad input."""
 
 import json
 
 import numpy as np
-import polars as pl
 import pytest
 from models.conftest import WORDS, make_pair
 
@@ -11,18 +10,13 @@ from otmd.cli import main
 from otmd.models import Prompt
 from otmd.probabilities import Processing
 from otmd.study import tree_comparison
-from otmd.study.estimate import Estimate, ratios
-from otmd.study.latency import Latency
-from otmd.study.plan import MEANS, SCHEMA, candidates, plan_table
-from otmd.study.ranking import decision, rank, ranking_table
+from otmd.study.plan import candidates, plan_table
 from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
 PROMPTS = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
 WAYS = candidates([4], 2, 1.0)
-FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)
-SLOW = Latency([(1, 1.0), (99, 1.1)], [(1, 3.0), (99, 3.0)], 0.0)
 TIMES = {
     "target": [{"tokens": n, "context": 64, "seconds": 0.02} for n in (1, 17)],
     "draft": [{"tokens": n, "context": 64, "seconds": 0.9} for n in (1, 17)],
@@ -65,50 +59,6 @@ def test_every_candidate_has_steps_of_every_prompt_and_a_finished_run_is_read(
     assert plan_table("tiny", "skip:1,3", PROMPTS, tmp_path / "plan", WAYS, **options).equals(table)
     with pytest.raises(ValueError, match="at least 2"):
         plan_table("tiny", "skip:1,3", PROMPTS[:1], tmp_path / "one", WAYS, **options)
-
-
-def by_hand(first=(12.0, 13.0, 14.0), second=(10.0, 10.5, 12.0)):
-    """A table of two rules; all steps are five."""
-    rows = [
-        ("code", f"p{i}", "one draft", "chain of 2", rule, tokens, 1.1 * tokens, 5)
-        for rule, of_prompts in (("block", first), ("token by token", second))
-        for i, tokens in enumerate(of_prompts)
-    ]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
-
-
-def test_means_are_those_of_the_steps_and_times_divide_them():
-    first, second = rank(by_hand()).to_dicts()
-    assert (first["rule"], second["rule"]) == ("block", "token by token")
-    assert first["bound"] == pytest.approx(1.1 * 39 / 15)
-    block, token = (
-        ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12))
-    )
-    assert (first["tokens"], first["low"], first["high"]) == Estimate.of(block)
-    assert first["tokens"] == pytest.approx(39 / 15)
-    lead = Estimate.of(block / token - 1)
-    assert (second["lead"], second["lead_low"], second["lead_high"]) == pytest.approx(lead)
-    assert second["lead_low"] < second["lead"] < second["lead_high"]
-    timed = rank(by_hand(), FAST, WAYS)
-    speeds = timed["tokens_per_second"]
-    assert speeds[0] == pytest.approx(39 / 15 / FAST.step((1, 1)))
-    assert timed["law"][-1] == "no drafts"
-    assert timed["lead"][-1] == pytest.approx(speeds[0] / speeds[-1] - 1)
-
-
-def test_the_decision_comes_first_and_may_be_not_to_draft():
-    taken, few = decision(rank(by_hand()))
-    assert taken.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
-    assert "The bound of any lossless rule with these drafts: 2.86." in taken
-    assert few.startswith("Only 3 prompts")
-    assert "tokens per second" in decision(rank(by_hand(), FAST, WAYS))[0]
-    slow = decision(rank(by_hand(), SLOW, WAYS))[0]
-    assert slow.startswith("Do not draft: the target alone writes 1.0 tokens per second; one draft")
-    alike = rank(by_hand(second=(12.5, 12.5, 13.9)))
-    assert decision(alike)[1] == "Perhaps as good: one draft, chain of 2, token by token."
-    shown = str(ranking_table(rank(by_hand()), "plan", MEANS))
-    assert "20.0%" in shown
-    assert "Means over 5 steps" in shown
 
 
 def plan(tmp_path, *options):

@@ -6,7 +6,7 @@ import pytest
 from sweep_toys import GRID, draws, other_keys
 from test_decoding_costs import text
 from test_measure import in_memory
-from test_study_plan import by_hand
+from test_ranking import by_hand
 
 import otmd
 from otmd.probabilities import Processing

@@ -2,14 +2,12 @@ from functools import partial
 from unittest.mock import create_autospec
 
 import numpy as np
-import polars as pl
 import pytest
 from models.conftest import WORDS, make_pair
 
 from otmd.models import Prompt
 from otmd.models.continuations import CachedContinuations
 from otmd.study import compare_trees, rank, tree_comparison
-from otmd.study.ranking import decision, ranking_table
 from otmd.study.tree_comparison import CANDIDATES, DEPTH, STARTS
 from otmd.trees import TableModel
 from otmd.trees.base import Context
@@ -85,47 +83,3 @@ def test_means_are_those_of_the_positions(compare):
         else:
             assert row["bound"] == pytest.approx(rows["bound"].to_numpy().mean())
     assert ranked["lead"].to_numpy().min() == 0.0
-
-
-def ranked_by_hand():
-    """The best first; leads are shares."""
-    lines = [
-        ("stratified drafts", "layer by layer", 3.42, 0.0, 0.0),
-        ("stratified drafts", "node by node", 3.3, 0.036, -0.01),
-        ("stratified drafts", "preference, token by token", 2.9, 0.18, 0.09),
-        ("most likely tokens", "target only", 2.3, 0.487, 0.3),
-    ]
-    rows = [
-        {"law": law, "rule": rule, "tokens": tokens, "low": tokens - 0.2, "high": tokens + 0.2}
-        | {"bound": None if "likely" in law else 3.6, "prompts": 16}
-        | {"lead": lead, "lead_low": low, "lead_high": 2 * lead - low}
-        for law, rule, tokens, lead, low in lines
-    ]
-    return pl.DataFrame(rows)
-
-
-def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
-    assert decision(ranked_by_hand()) == [
-        "Take stratified drafts, layer by layer: 3.42 tokens per step [3.22, 3.62]. "
-        "+18.0% [+9.0, +27.0] over preference, token by token. "
-        "The bound of any lossless rule with these drafts: 3.60.",
-        "Perhaps as good: stratified drafts, node by node.",
-    ]
-
-
-def test_the_table_lists_the_best_rule_first_and_fits_a_terminal():
-    title, _, _, *lines = str(ranking_table(ranked_by_hand(), "best first")).splitlines()
-    rows = lines[: ranked_by_hand().height]
-    assert title == "best first"
-    assert " ".join(rows[0].split()) == "stratified drafts, layer by layer 3.42 3.22 3.62 3.60 0.0%"
-    assert rows[1].split()[-1] == "3.6%"
-    assert rows[-1].split()[-3:] == ["–", "48.7%", "*"]
-    numbers = dict.fromkeys(("tokens", "low", "high", "bound"), 9.99)
-    longest = pl.DataFrame(
-        {"law": candidate.law, "rule": rule}
-        | numbers
-        | {"lead": 0.999, "lead_low": 0.01, "lead_high": 0.999}
-        for candidate in CANDIDATES
-        for rule in candidate.rules
-    )
-    assert max(map(len, str(ranking_table(longest, "")).splitlines())) <= 80

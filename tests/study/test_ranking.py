@@ -1,0 +1,103 @@
+"""Rankings of draft laws and rules: values, the decision in words, and the table."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from otmd.study import rank
+from otmd.study.estimate import Estimate, ratios
+from otmd.study.latency import Latency
+from otmd.study.plan import MEANS, SCHEMA, candidates
+from otmd.study.ranking import decision, ranking_table
+from otmd.study.tree_comparison import CANDIDATES
+
+WAYS = candidates([4], 2, 1.0)
+FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)
+SLOW = Latency([(1, 1.0), (99, 1.1)], [(1, 3.0), (99, 3.0)], 0.0)
+
+
+def by_hand(first=(12.0, 13.0, 14.0), second=(10.0, 10.5, 12.0)):
+    """A table of two rules; all steps are five."""
+    rows = [
+        ("code", f"p{i}", "one draft", "chain of 2", rule, tokens, 1.1 * tokens, 5)
+        for rule, of_prompts in (("block", first), ("token by token", second))
+        for i, tokens in enumerate(of_prompts)
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def test_means_are_those_of_the_steps_and_times_divide_them():
+    first, second = rank(by_hand()).to_dicts()
+    assert (first["rule"], second["rule"]) == ("block", "token by token")
+    assert first["bound"] == pytest.approx(1.1 * 39 / 15)
+    block, token = (
+        ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12))
+    )
+    assert (first["tokens"], first["low"], first["high"]) == Estimate.of(block)
+    assert first["tokens"] == pytest.approx(39 / 15)
+    lead = Estimate.of(block / token - 1)
+    assert (second["lead"], second["lead_low"], second["lead_high"]) == pytest.approx(lead)
+    assert second["lead_low"] < second["lead"] < second["lead_high"]
+    timed = rank(by_hand(), FAST, WAYS)
+    speeds = timed["tokens_per_second"]
+    assert speeds[0] == pytest.approx(39 / 15 / FAST.step((1, 1)))
+    assert timed["law"][-1] == "no drafts"
+    assert timed["lead"][-1] == pytest.approx(speeds[0] / speeds[-1] - 1)
+
+
+def test_the_decision_comes_first_and_may_be_not_to_draft():
+    taken, few = decision(rank(by_hand()))
+    assert taken.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
+    assert "The bound of any lossless rule with these drafts: 2.86." in taken
+    assert few.startswith("Only 3 prompts")
+    assert "tokens per second" in decision(rank(by_hand(), FAST, WAYS))[0]
+    slow = decision(rank(by_hand(), SLOW, WAYS))[0]
+    assert slow.startswith("Do not draft: the target alone writes 1.0 tokens per second; one draft")
+    alike = rank(by_hand(second=(12.5, 12.5, 13.9)))
+    assert decision(alike)[1] == "Perhaps as good: one draft, chain of 2, token by token."
+    shown = str(ranking_table(rank(by_hand()), "plan", MEANS))
+    assert "20.0%" in shown
+    assert "Means over 5 steps" in shown
+
+
+def of_trees(lines):
+    """A row for each of sixteen prompts of trees of one size; values and shifts by prompt are given."""
+    shifts = np.linspace(-1.0, 1.0, 16)
+    return pl.DataFrame(
+        {"domain": "d", "prompt_id": f"p{i:02}", "law": law, "rule": rule}
+        | {"tokens": tokens + 0.2 * shifts[i] + noise * (-1) ** i, "bound": bound}
+        for law, rule, tokens, noise, bound in lines
+        for i in range(16)
+    )
+
+
+STRATA = "stratified drafts"
+
+
+def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
+    lines = [
+        (STRATA, "preference, token by token", 2.9, 0.0, 3.6),
+        (STRATA, "node by node", 3.41, 0.1, 3.6),
+        (STRATA, "layer by layer", 3.42, 0.0, 3.6),
+        ("most likely tokens", "target only", 2.3, 0.0, None),
+    ]
+    ranked = rank(of_trees(lines))
+    assert ranked["rule"].to_list() == [
+        line[1] for line in (lines[2], lines[1], lines[0], lines[3])
+    ]
+    assert decision(ranked) == [
+        "Take stratified drafts, layer by layer: 3.42 tokens per step [3.35, 3.49]. "
+        "+17.9% [+17.5, +18.3] over preference, token by token. "
+        "The bound of any lossless rule with these drafts: 3.60.",
+        "Perhaps as good: stratified drafts, node by node.",
+    ]
+    title, _, _, *rows = str(ranking_table(ranked, "best first")).splitlines()
+    assert title == "best first"
+    assert " ".join(rows[0].split()) == "stratified drafts, layer by layer 3.42 3.35 3.49 3.60 0.0%"
+    assert rows[1].split()[-1] == "0.3%"
+    assert rows[3].split()[-3:] == ["–", "48.7%", "*"]
+
+
+def test_the_table_of_all_trees_fits_a_terminal():
+    lines = [(way.law, rule, 9.99, 0.0, 9.99) for way in CANDIDATES for rule in way.rules]
+    assert max(map(len, str(ranking_table(rank(of_trees(lines)), "")).splitlines())) <= 80
