@@ -218,14 +218,6 @@ def _ranked_trees(
     prompts = models.load_prompts(per_domain=per_domain, progress=progress)
     texts = {text["prompt_id"]: text["tokens"][text["start"] :] for text in dataset.texts}
     output = folder / "trees"
+    pair = sizes["target"], sizes["draft"]
     with o.kept_when_stopped(lambda: f"What was measured is kept in {output}"):
-        table = compare_trees(
-            sizes["target"],
-            sizes["draft"],
-            prompts,
-            texts,
-            output,
-            workers=workers,
-            progress=progress,
-        )
-    return rank(table)
+        return rank(compare_trees(*pair, prompts, texts, output, workers, progress))

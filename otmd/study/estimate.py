@@ -49,14 +49,11 @@ class Estimate(NamedTuple):
         if prompts < 2:
             return cls(float(values[0]), None, None)
         quantile = float(stdtrit(prompts - 1, 0.5 + CONFIDENCE / 2))
-        ends = (
-            float(bound[0] + side * quantile * np.sqrt((prompts - 1) * bound[1:].var()))
-            for side, bound in (
-                (-1, values if low is None else low),
-                (1, values if high is None else high),
-            )
+        low, high = (values if bound is None else bound for bound in (low, high))
+        below, above = (
+            quantile * float(np.sqrt((prompts - 1) * bound[1:].var())) for bound in (low, high)
         )
-        return cls(float(values[0]), *ends)
+        return cls(float(values[0]), float(low[0]) - below, float(high[0]) + above)
 
     def columns(self, name: str, ends: str = "") -> dict[str, float | None]:
         """The value under a name, and its interval in ``low`` and ``high`` after another."""

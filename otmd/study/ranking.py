@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from otmd.probabilities import wrong
-from otmd.study.estimate import Estimate, estimate, few_prompts
+from otmd.study.estimate import PROMPT, Estimate, estimate, few_prompts
 from otmd.study.table import Cell, Table, wrapped
 
 if TYPE_CHECKING:
@@ -49,22 +49,23 @@ def rank(
     ValueError
         For rows of fewer than two prompts.
     """
+    prompts = table.select(PROMPT).n_unique()
+    if prompts < 2:
+        raise wrong("table", f"rows of {prompts} prompts", "at least two, for intervals")
     by = [name for name in ("law", "tree", "rule") if name in table.columns]
     steps = "steps" if "steps" in table.columns else None
     # The sum of a null is 0, and that of a NaN NaN.
-    known = table.with_columns(pl.col("bound").fill_null(math.nan))
+    summable = table.with_columns(pl.col("bound").fill_null(math.nan))
     ranked = [
         (row, means["tokens"], means["bound"][0])
-        for row, means in estimate(known, by, ["tokens", "bound"], steps)
+        for row, means in estimate(summable, by, ["tokens", "bound"], steps)
     ]
-    if ranked[0][1].size < 3:
-        raise wrong("table", f"{ranked[0][1].size - 1} prompt", "at least two, for intervals")
     seconds = [1.0] * len(ranked)
     if latency:
         shapes = {(way.law, way.tree): (way.levels, way.budget) for way in candidates}
         seconds = [latency.step(*shapes[row["law"], row["tree"]]) for row, _, _ in ranked]
         nothing = dict.fromkeys(by, "") | {"law": NO_DRAFTS}
-        ranked.append((nothing, np.ones(ranked[0][1].size), math.nan))
+        ranked.append((nothing, np.ones(prompts + 1), math.nan))
         seconds.append(latency.alone)
     speeds = [tokens / cost for (_, tokens, _), cost in zip(ranked, seconds, strict=True)]
     best = max(speeds, key=lambda speed: speed[0])
@@ -74,10 +75,10 @@ def rank(
         | {"bound": None if math.isnan(bound) else bound}
         | ({"tokens_per_second": speed[0]} if latency else {})
         | Estimate.of(best / speed - 1.0).columns("lead", "lead_")
-        | {"prompts": speed.size - 1}
+        | {"prompts": prompts}
         for (row, tokens, bound), speed in zip(ranked, speeds, strict=True)
     ]
-    return pl.DataFrame(rows).sort("lead", maintain_order=True)
+    return pl.DataFrame(rows, infer_schema_length=None).sort("lead", maintain_order=True)
 
 
 def decision(ranked: pl.DataFrame) -> list[str]:

@@ -63,7 +63,7 @@ def _sentence(rated: pl.DataFrame) -> tuple[str, int]:
 
 
 def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str:
-    """What the optimal verifier would add with a law, at the positions that both have."""
+    """The gain of the optimal verifier with a law over the best pair, at the positions of both."""
     optimal = rated.filter(law=law, verifier="Optimal")
     simple = rated.filter(**best).select("index", *PROMPT, "rate", "rate_low", "rate_high")
     gains = optimal.join(simple, on=["index", *PROMPT], suffix="_best").with_columns(
@@ -71,6 +71,8 @@ def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str
         low=pl.col("optimal") - pl.col("rate_high_best"),
         high=pl.col("optimal") - pl.col("rate_low_best"),
     )
+    if gains.is_empty():
+        return "The optimal verifier has no rate at the same positions."
     ((_, means),) = estimate(gains, ["law"], ["gain", "low", "high"])
     gain, low, high = Estimate.of(*means.values())
     if gain < 0.0005:

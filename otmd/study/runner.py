@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
@@ -67,13 +67,14 @@ def run_study(
     layout = Layout(
         read_parquet, pattern=r"part-\d+", record=f"{name}.json", result=result, subfolder="parts"
     )
-    jobs = {f"part-{i:06d}": item for i, item in enumerate(items)}
-
-    def left(tables: Collection[str]) -> Iterator[tuple[str, Job]]:
-        return ((part, item) for part, item in jobs.items() if part not in tables)
-
+    left = without_part({f"part-{i:06d}": item for i, item in enumerate(items)})
     store = Store(output, about, layout, overwrite)
     return finish_run(work, left, store, workers, Bar(name, len(items), progress))
+
+
+def without_part(jobs: Mapping[str, Job]) -> JobsLeft[Job]:
+    """Of jobs by the names of their parts, those that are left."""
+    return lambda parts: ((name, job) for name, job in jobs.items() if name not in parts)
 
 
 def finish_run(

@@ -24,7 +24,7 @@ from otmd import __version__
 from otmd.probabilities import wrong
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
-from otmd.study.runner import Bar, compute_parts, frame
+from otmd.study.runner import Bar, compute_parts, frame, without_part
 
 LAYOUT = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="folder")
 Parameters = Mapping[str, Any]
@@ -104,13 +104,12 @@ def run_sweep(
     keys = [sweep.key(task) for task in sweep.tasks]
     if not keys or len(set(keys)) < len(keys):
         raise wrong("tasks", f"{len(keys)}, {len(set(keys))} of them different", "each once")
-    tasks = dict(zip(keys, sweep.tasks, strict=True))
+    jobs = without_part({pair[0]: pair for pair in zip(keys, sweep.tasks, strict=True)})
     work = partial(_rows, sweep.function, sweep.seed)
     with store.held():
         stored = {key: table for key in keys if (table := store.read(key)) is not None}
-        left = lambda tables: ((key, (key, tasks[key])) for key in keys if key not in tables)  # noqa: E731
         bar = Bar(sweep.function.__name__, len(keys), progress)
-        tables = compute_parts(work, left, stored, store, workers, bar)
+        tables = compute_parts(work, jobs, stored, store, workers, bar)
     return pl.concat([tables[key] for key in keys], how="diagonal_relaxed")
 
 

@@ -82,6 +82,13 @@ def test_pairs_are_compared_at_the_positions_of_both():
     assert "Optimal without replacement: +1.0 points [+0.9, +1.1]" in said
 
 
+def test_positions_that_none_shares_are_no_error():
+    table = make_table({STRATIFIED: (0.90, 0.90), SEQUOIA: (0.86, 0.91)})
+    elsewhere = (pl.col("law") == "WithoutReplacement") == (pl.col("index") % POSITIONS == 0)
+    (said,) = recommend(table.with_columns(pl.when(elsewhere).then(pl.col("rate")).alias("rate")))
+    assert said.endswith("The optimal verifier has no rate at the same positions.")
+
+
 def test_optimal_alone_needs_a_solver():
     table = make_table({("Greedy", "Optimal"): (0.9, 0.9), ("Stratified", "Optimal"): (0.91, 0.91)})
     (said,) = recommend(table)

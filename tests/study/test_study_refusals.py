@@ -115,7 +115,7 @@ REFUSED = [
     (lambda m: summarise(m.table.clear()), "table: got no rows"),
     (summed(by=[]), "by: got nothing"),
     (summed(by=["law", "colour"]), r"by: got \['colour'\]"),
-    (lambda _: rank(by_hand().filter(prompt_id="p0")), "table: got 1 prompt"),
+    (lambda _: rank(by_hand().filter(prompt_id="p0")), "table: got rows of 1 prompts"),
     (lambda m: print_report(coarse(m.table)), "summary: got no"),
     (drawn("pdf", coarse), "summary: got columns"),
     (drawn("pdf", without_gaps), "summary: got no defined gap"),
