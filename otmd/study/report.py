@@ -85,8 +85,7 @@ def print_report(summary: pl.DataFrame, recommendation: Sequence[str] = ()) -> N
     """
     if missing := [name for name in DEFAULT_BY if name not in summary.columns]:
         raise wrong("summary", f"no {missing}", f"it grouped by {DEFAULT_BY}")
-    ranking = None if "domain" in summary.columns else _ranking(summary)
-    for part in filter(None, [*map(wrapped, recommendation), ranking]):
+    for part in filter(None, [*map(wrapped, recommendation), _ranking(summary)]):
         print(part, end="\n\n")
     width = shutil.get_terminal_size().columns
     for title, rows in _sections(summary).items():
@@ -125,8 +124,7 @@ def report_json(summary: pl.DataFrame, results: str = "") -> dict[str, Any]:
 
 def report_tables(summary: pl.DataFrame) -> tuple[str, list[Table]]:
     """A caption, and the tables of a page: one for each law, after one of all laws unless by domain."""
-    ranking = None if "domain" in summary.columns else _ranking(summary)
-    tables = [ranking] if ranking else []
+    tables = [*filter(None, [_ranking(summary)])]
     interval = ("gap, pp", "low", "high")
     heads = ["processing", "n", "verifier", "rate %", *interval, "α* %", "positions", "undefined"]
     rates = ("rate", "gap", "gap_low", "gap_high", "optimal")
@@ -219,14 +217,14 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
 
 
 def _ranking(summary: pl.DataFrame) -> Table | None:
-    """A table of all pairs of law and verifier at the law's largest n, best rate first."""
+    """A table of all pairs of law and verifier at the law's largest n, best rate first; not by domain."""
     rows = _rows(comparable(summary))
     steps = dict.fromkeys(row["processing"] for row in rows)
     pairs: dict[tuple[str, str, int], dict[str, float]] = {}
     for row in rows:
         pair = row["law"], row["verifier"], row["num_drafts"]
         pairs.setdefault(pair, {})[row["processing"]] = row["rate"]
-    if len(pairs) < 2:
+    if len(pairs) < 2 or "domain" in summary.columns:
         return None
     means = {pair: sum(rates.values()) / len(rates) for pair, rates in pairs.items()}
     # Of equal rates, a closed form comes before Optimal, which needs a solver.
