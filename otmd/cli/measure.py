@@ -68,8 +68,11 @@ def measure(
     by_domain : bool
         Print one table for each law and domain of prompts.
     """
-    from otmd.study import load_results
+    from otmd import study
+    from otmd.study.report import report_tables
     from otmd.study.run import LAYOUT, RESULTS
+    from otmd.study.summary import DEFAULT_BY
+    from otmd.study.table import Table
 
     figures = o.figures(figure)
     is_run = (dataset / LAYOUT.record).is_file() or (dataset / RESULTS).is_file()
@@ -80,7 +83,7 @@ def measure(
                 option = name.replace("_", "-")
                 raise UsageError(f"--{option}: got it with {dataset}, which has been measured")
         results = dataset if dataset.suffix == ".parquet" else dataset / RESULTS
-        table = load_results(dataset)
+        table = study.load_results(dataset)
     else:
         settings = {
             "laws": o.read_laws(law, top),
@@ -95,29 +98,13 @@ def measure(
         folder = output or o.default_folder(dataset, "results")
         results = folder / RESULTS
         table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
-    _show(table, results, by_domain, figures, pages, json_output)
-
-
-def _show(
-    table: "pl.DataFrame",
-    results: Path,
-    by_domain: bool,
-    figures: list[Path],
-    pages: o.Pages,
-    json_output: bool,
-) -> None:
-    """Print the table of results, then write pages and figures: if they fail, the numbers are there."""
-    from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
-    from otmd.study.report import report_tables
-    from otmd.study.summary import DEFAULT_BY
-    from otmd.study.table import Table
-
-    summary = summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
-    recommendation = [] if by_domain else recommend(table)
+    summary = study.summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
+    recommendation = [] if by_domain else study.recommend(table)
+    # If pages or figures fail, the numbers have been printed.
     if json_output:
-        print(json.dumps(report_json(summary, str(results)), indent=1, ensure_ascii=False))
+        print(json.dumps(study.report_json(summary, str(results)), indent=1, ensure_ascii=False))
     else:
-        print_report(summary, recommendation=recommendation)
+        study.print_report(summary, recommendation=recommendation)
         print(f"\nOne row a position, law and verifier: {results}")
     caption, tables = report_tables(summary)
     about = {"results": str(results), "intervals": "95%, jackknife over prompts with Student's t"}
@@ -126,18 +113,17 @@ def _show(
         f"Report on {results.parent.name}", [*recommendation, caption], tables, about, numbers
     )
     if figures:
-        drawn = summarise(table) if by_domain else summary
-        o.say_written(draw_gaps(drawn, figures, source=f"otmd measure, {results}"))
+        drawn = study.summarise(table) if by_domain else summary
+        o.say_written(study.draw_gaps(drawn, figures, source=f"otmd measure, {results}"))
 
 
 def measure_into(
     dataset: Any, folder: Path, settings: dict[str, Any], progress: bool
 ) -> "pl.DataFrame":
     """Measure into a folder; an interrupt's message says what was kept."""
-    from otmd.study import measure as run
-    from otmd.study import positions_stored
+    from otmd import study
 
     with o.kept_when_stopped(
-        lambda: f"{positions_stored(folder)} positions are measured and kept in {folder}"
+        lambda: f"{study.positions_stored(folder)} positions are measured and kept in {folder}"
     ):
-        return run(dataset, output=folder, progress=progress, **settings)
+        return study.measure(dataset, output=folder, progress=progress, **settings)
