@@ -4,6 +4,8 @@ A language model computes a whole tree in one call: every token attends to the t
 alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
@@ -16,15 +18,11 @@ from transformers import DynamicCache
 from otmd.models.draft_models import Draft, NGramDraft
 from otmd.models.language_models import LanguageModel, forward_logits
 from otmd.models.ngram import ContextNGram
-from otmd.probabilities import FloatArray, Processing
 from otmd.trees.base import Prefix
 
 
 class Continuations(ABC):
     """A model's next-token distributions after a text, and after prefixes that continue the text."""
-
-    reads_many = False
-    """Whether one call for several prefixes is cheaper than one call each."""
 
     @abstractmethod
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
@@ -34,14 +32,8 @@ class Continuations(ABC):
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
 
-    def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Compute the logits after several prefixes, if one call for all is cheaper."""
-        if self.reads_many:
-            self.logits(prefixes)
-
-    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
-        """Distribution (V,) of the next token after a prefix."""
-        return processing(self.logits([prefix])[0])
+    def read(self, prefixes: Sequence[Prefix], /) -> None:  # noqa: B027
+        """Compute the logits after several prefixes, if one call for all is cheaper than one each."""
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
@@ -92,23 +84,19 @@ class CountedContinuations(Continuations):
     def extend(self, tokens: Sequence[int]) -> None:
         self._model.extend(tokens)
 
-    def probs(self, prefix: Prefix, processing: Processing) -> FloatArray:
-        probs = self._model.probs(prefix)
-        return probs if processing == Processing() else processing(np.log(probs))
-
 
 class Branch(Continuations):
-    """Continuations of one of several texts that a language model reads together, as paths of one tree."""
+    """Continuations of one of several texts that a language model reads together, as paths of one tree.
 
-    reads_many = True
+    What is to be read is noted; the next logits asked for compute what was noted of all texts.
+    """
 
-    def __init__(self, together: "CachedContinuations", noted: set[Prefix], text: Prefix) -> None:
+    def __init__(self, together: CachedContinuations, noted: set[Prefix], text: Prefix) -> None:
         self._together = together
         self._noted = noted
         self._text = text
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Note the prefixes: the next call reads what was noted of all texts."""
         self._noted |= {(*self._text, *prefix) for prefix in prefixes}
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
@@ -124,8 +112,6 @@ class Branch(Continuations):
 class CachedContinuations(Continuations):
     """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
 
-    reads_many = True
-
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         self.model = model
         self.text = list(tokens)
@@ -136,10 +122,12 @@ class CachedContinuations(Continuations):
         self._slots: dict[Prefix, tuple[int, ...]] = {}
         self._logits: dict[Prefix, np.ndarray] = {}
 
-    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        missing = {prefix for prefix in prefixes if prefix not in self._logits}
-        if missing:
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
+        if missing := {*prefixes} - self._logits.keys():
             self._compute(missing)
+
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        self.read(prefixes)
         return [self._logits[prefix] for prefix in prefixes]
 
     @torch.inference_mode()

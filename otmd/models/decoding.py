@@ -13,7 +13,7 @@ from otmd.laws.base import RngLike, validate_rng
 from otmd.models.continuations import continuations
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import read_trees
+from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing, validate_count
 from otmd.trees import TreeLaw, TreeVerifier
 from otmd.trees.base import Context, Model, Prefix
@@ -37,8 +37,8 @@ class Decoded:
         For each depth: the number of steps that had drafts there below the path accepted so far, and the
         number of these steps that accepted one of them.
     seconds : dict of str to float
-        Wall-clock time by stage: "prompt", in which both models read the prompt before the first step;
-        then "draft", "target", "verification" and "rest".
+        Wall-clock time by stage: "prompt", which both models read before the first step; then "draft",
+        "target", "verification" and "rest".
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -57,22 +57,75 @@ class Decoded:
 class Speculation:
     """A way to speculate: draft model, law of its trees, and the rule that verifies them.
 
-    Attributes
-    ----------
-    draft, rule : Draft, TreeVerifier
-        The draft model, over the target's tokens, and the rule that verifies its trees.
-    law : callable
-        Makes the law of the draft trees from the draft model, which is given as a callable, as in
-        ``lambda model: IIDPaths(model, 4, 3)``.
-    processing : Processing, optional
-        From the draft model's logits to draft_probs; by default the same as for the target. At temperature 0,
-        a tree with several drafts at one place needs another, since all mass is then on one token.
+    ``law`` makes the law of the trees from the draft model, as in ``lambda model: IIDPaths(model, 4, 3)``.
+    ``processing`` goes from the draft model's logits to draft_probs; by default it is the target's. At
+    temperature 0, a tree with several drafts at one node needs another, since all mass is then on one token.
     """
 
     draft: Draft
     law: Callable[[Model], TreeLaw]
     rule: TreeVerifier
     processing: Processing | None = None
+
+
+class Decoder:
+    """Both models at the end of a text that they write, and what it took.
+
+    ``draft`` is the draft model, the law of its trees and their rule; without it the target writes alone.
+    """
+
+    def __init__(
+        self,
+        target: Reader,
+        draft: tuple[Reader, Callable[[Model], TreeLaw], TreeVerifier] | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.decoded = Decoded()
+        self._target = target
+        self._draft = draft
+        self._choices = Sampled(rng)
+        self._since = perf_counter()
+
+    def read_text(self) -> None:
+        """Let both models read the text, so that no step has to."""
+        for reader in (self._target, *(self._draft or ())[:1]):
+            reader.read([()])
+        self._spent("prompt")
+
+    def step(self, keep: Callable[[Prefix], int]) -> Prefix:
+        """Make one call of the target, and append the first ``keep(emitted)`` tokens of what it emits."""
+        if self._draft is None:
+            self._target.read([()])
+            self._spent("target")
+            emitted: Prefix = (self._choices.token(self._target(())),)
+            drafted = 0
+        else:
+            reader, law_of, rule = self._draft
+            law = law_of(reader)
+            context = Context(self._target, law)
+            tree = law.draft_tree(context, self._choices)
+            read_trees([(tree, self._target, reader)], self._spent)
+            emitted = rule.emit(context, tree, self._choices)
+            drafted = len(tree.prefixes()) - 1
+            for depth in range(1, len(emitted) + 1):
+                if tree.node(emitted[: depth - 1]) is not None:
+                    self.decoded.reached[depth] += 1
+                    self.decoded.kept[depth] += depth < len(emitted)
+        self._spent("verification")
+        kept = emitted[: keep(emitted)]
+        self._target.extend(kept)
+        if self._draft is not None:
+            self._draft[0].extend(kept)
+        self._spent("rest")
+        self.decoded.tokens += kept
+        self.decoded.steps.append((len(kept), drafted))
+        return kept
+
+    def _spent(self, stage: str) -> None:
+        """Add the time since the last stage ended to a stage."""
+        now = perf_counter()
+        self.decoded.seconds[stage] += now - self._since
+        self._since = now
 
 
 def decode(
@@ -88,10 +141,8 @@ def decode(
 
     Parameters
     ----------
-    target : LanguageModel
-        The target model.
-    prompt : sequence of int
-        Token ids, not empty.
+    target, prompt : LanguageModel, sequence of int
+        The target model, and token ids, not empty.
     max_new_tokens : int
         After this many new tokens the text ends at the latest.
     speculation : Speculation, optional
@@ -114,13 +165,24 @@ def decode(
     """
     if len(prompt) == 0:
         raise ValueError("prompt: got no tokens, expected at least one")
-    decoder = _Decoder(target, prompt, speculation, processing, validate_rng(rng))
     left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
-    while left > 0:
-        emitted = decoder.step(left)
-        left -= len(emitted)
-        if emitted[-1] in target.stop_tokens:
-            break
+    draft = None
+    if speculation is not None:
+        after = continuations(speculation.draft, prompt)
+        reader = Reader(after, speculation.processing or processing)
+        draft = (reader, speculation.law, speculation.rule)
+    reading = Reader(continuations(target, prompt), processing)
+    decoder = Decoder(reading, draft, validate_rng(rng))
+    decoder.read_text()
+    stops = target.stop_tokens
+    tokens = decoder.decoded.tokens
+
+    def keep(emitted: Prefix) -> int:
+        ends = [i + 1 for i, token in enumerate(emitted) if token in stops]
+        return min([left - len(tokens), *ends])
+
+    while len(tokens) < left and not stops & {*tokens[-1:]}:
+        decoder.step(keep)
     return decoder.decoded
 
 
@@ -136,100 +198,16 @@ def decode_in_turn(
 
     The ways take turns on each prompt, and a different one begins each time, so that other load on the
     machine slows all of them equally. First, each way writes one short text that does not count, to compile.
-
-    Parameters
-    ----------
-    target : LanguageModel
-        The target.
-    prompts : sequence of sequences of int
-        Token ids, none empty.
-    ways : mapping of str to Speculation or None
-        How to speculate, by name; None is the target alone.
-    max_new_tokens, processing
-        As for :func:`otmd.models.decode`, which raises the same errors.
-    seed : int
-        Every way starts a prompt with the same random numbers, made from this and the prompt's index.
-
-    Yields
-    ------
-    dict of str to Decoded
-        For each prompt, the texts by the name of the way.
+    Every way starts a prompt with the same random numbers, made from the seed and the prompt's index. Yields
+    the texts of each prompt by the name of the way; None is the target alone.
     """
     names = list(ways)
     for name in names:
-        rng = np.random.default_rng(seed)
-        decode(target, prompts[0], WARM_UP_TOKENS, ways[name], processing, rng=rng)
+        decode(target, prompts[0], WARM_UP_TOKENS, ways[name], processing, rng=seed)
     for number, prompt in enumerate(prompts):
-        texts = {}
         first = number % len(names)
-        for name in names[first:] + names[:first]:
-            rng = np.random.default_rng([seed, number])
-            texts[name] = decode(target, prompt, max_new_tokens, ways[name], processing, rng=rng)
+        texts = {
+            name: decode(target, prompt, max_new_tokens, ways[name], processing, rng=[seed, number])
+            for name in names[first:] + names[:first]
+        }
         yield {name: texts[name] for name in names}
-
-
-class _Decoder:
-    """The target model and, if there is one, the draft model at the end of a text."""
-
-    def __init__(
-        self,
-        target: LanguageModel,
-        prompt: Sequence[int],
-        speculation: Speculation | None,
-        processing: Processing,
-        rng: np.random.Generator,
-    ) -> None:
-        self.speculation = speculation
-        self.processing = processing
-        self.choices = Sampled(rng)
-        self.stop_tokens = target.stop_tokens
-        self.decoded = Decoded()
-        self._since = perf_counter()
-        self.target = continuations(target, prompt)
-        self.target.logits([()])
-        self.draft = continuations(speculation.draft, prompt) if speculation else None
-        if self.draft is not None:
-            self.draft.logits([()])
-        self._spent("prompt")
-
-    def step(self, left: int) -> Prefix:
-        """Make one call of the target model: at most ``left`` tokens, none after a stop token."""
-        self._since = perf_counter()
-        emitted, drafted = self._emit()
-        ends = [i + 1 for i, token in enumerate(emitted) if token in self.stop_tokens]
-        emitted = emitted[: min([left, *ends])]
-        self.target.extend(emitted)
-        if self.draft is not None:
-            self.draft.extend(emitted)
-        self._spent("rest")
-        self.decoded.tokens += emitted
-        self.decoded.steps.append((len(emitted), drafted))
-        return emitted
-
-    def _emit(self) -> tuple[Prefix, int]:
-        """The tokens of a step, and how many were drafted for it."""
-        target, draft, speculation = self.target, self.draft, self.speculation
-        if speculation is None or draft is None:
-            target.logits([()])
-            self._spent("target")
-            token = self.choices.token(target.probs((), self.processing))
-            self._spent("verification")
-            return (token,), 0
-        drafting = speculation.processing or self.processing
-        law = speculation.law(lambda prefix: draft.probs(prefix, drafting))
-        context = Context(lambda prefix: target.probs(prefix, self.processing), law)
-        tree = law.draft_tree(context, self.choices)
-        read_trees([(tree, target, draft)], self._spent)
-        emitted = speculation.rule.emit(context, tree, self.choices)
-        self._spent("verification")
-        for depth in range(1, len(emitted) + 1):
-            if tree.node(emitted[: depth - 1]) is not None:
-                self.decoded.reached[depth] += 1
-                self.decoded.kept[depth] += depth < len(emitted)
-        return emitted, len(tree.prefixes()) - 1
-
-    def _spent(self, stage: str) -> None:
-        """Add the time since the last call, or since the step began, to a stage."""
-        now = perf_counter()
-        self.decoded.seconds[stage] += now - self._since
-        self._since = now

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -16,13 +16,13 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from otmd.laws import DraftLaw, Stratified, TopK
 from otmd.models.continuations import CachedContinuations, continuations
+from otmd.models.decoding import Decoder
 from otmd.models.draft_models import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import read_trees
+from otmd.models.tree_reading import Reader
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
 from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
-from otmd.trees.base import Context, Model, Prefix
-from otmd.trees.random_choices import Sampled
+from otmd.trees.base import Model, Prefix
 
 NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
 # What generate passes to every loop. It says nothing beyond the token ids, or is checked below.
@@ -138,107 +138,64 @@ def generate(
     counts = tuple(validate_count(name, count, minimum=1) for count in levels)
     if not counts:
         raise wrong(name, "no level", "at least one")
-    law = Stratified if generation_config.do_sample else _most_likely
-    decoder = _TreeDecoder(
-        _Scores(_readable("model", model), input_ids, logits_processor),
-        _readable("draft", draft),
-        Processing(top_k=draft_top_k),
-        partial(TokenTree if quotas is None else AdaptiveTree, law=law),
-        counts,
-        generation_config,
+    do_sample = generation_config.do_sample
+    choosing = Processing(1.0 if do_sample else 0.0)
+    target = _Scores(_readable("model", model), input_ids, logits_processor, choosing)
+    tree = partial(
+        TokenTree if quotas is None else AdaptiveTree, law=Stratified if do_sample else _most_likely
     )
-    if token_streamer is not None:
-        token_streamer.put(input_ids.cpu())
+
+    def law_of(model: Model) -> TreeLaw:
+        # A tree of depth d yields at most d + 1 tokens.
+        left = generation_config.max_length - target.ids.shape[1]
+        return tree(model, counts[: max(left - 1, 1)])
+
+    drafting = Processing(top_k=draft_top_k)
+    reader = _Scores(
+        _readable("draft", draft), input_ids, logits_processor, drafting, target.vocab_size
+    )
+    # So torch.manual_seed fixes the text.
+    rng = np.random.default_rng(int(torch.randint(2**62, ())))
+    decoder = Decoder(target, (reader, law_of, LayerVerification()), rng)
+    returned = generation_config.return_dict_in_generate
+    scores: tuple[torch.Tensor, ...] = ()
+    logits: tuple[torch.Tensor, ...] = ()
     finished = False
-    while not finished:
-        start = decoder.target.ids.shape[1]
-        finished = decoder.step(stopping_criteria)
-        if token_streamer is not None:
-            token_streamer.put(decoder.target.ids[:, start:].cpu())
-    if token_streamer is not None:
-        token_streamer.end()
-    return decoder.output()
 
-
-class _TreeDecoder:
-    """A target and a draft at the end of a text."""
-
-    def __init__(
-        self,
-        target: _Scores,
-        draft: Draft | _BareModel,
-        drafting: Processing,
-        tree: Callable[[Model, tuple[int, ...]], TreeLaw],
-        counts: tuple[int, ...],
-        config: Any,
-    ) -> None:
-        self.target = target
-        self.draft = _Scores(draft, target.ids, target.processors, target.vocab_size)
-        self._config = config
-        self._drafting = drafting
-        self._choosing = Processing(1.0 if config.do_sample else 0.0)
-        self._tree = tree
-        self._counts = counts
-        # So torch.manual_seed fixes the text.
-        self._choices = Sampled(np.random.default_rng(int(torch.randint(2**62, ()))))
-        self._steps: list[tuple[int, int]] = []
-        self._scores: tuple[torch.Tensor, ...] = ()
-        self._logits: tuple[torch.Tensor, ...] = ()
-
-    def step(self, stopping_criteria: Any) -> bool:
-        """Make one call of the target and append its tokens; whether the text has ended."""
-        emitted, drafted = self._emit()
-        ids = self.target.ids
-        finished = False
+    def keep(emitted: Prefix) -> int:
+        nonlocal finished, scores, logits
         kept = 0
         while kept < len(emitted) and not finished:
-            self._keep_outputs(emitted[:kept])
+            if returned and generation_config.output_scores:
+                scores += (target.scores(emitted[:kept]),)
+            if returned and generation_config.output_logits:
+                logits += (target.logits(emitted[:kept]),)
             kept += 1
-            text = torch.cat([ids, ids.new_tensor([emitted[:kept]])], dim=1)
-            finished = bool(stopping_criteria(text, self._scores or None).all())
-        self._steps.append((kept, drafted))
-        self.target.extend(emitted[:kept])
-        self.draft.extend(emitted[:kept])
-        return finished
+            finished = bool(stopping_criteria(target.text(emitted[:kept]), scores or None).all())
+        return kept
 
-    def output(self) -> TreeOutput | torch.Tensor:
-        """The text, as generate returns it."""
-        if not self._config.return_dict_in_generate:
-            return self.target.ids
-        return TreeOutput(
-            sequences=cast(torch.LongTensor, self.target.ids),
-            scores=cast(Any, self._scores or None),
-            logits=cast(Any, self._logits or None),
-            steps=tuple(self._steps),
-        )
-
-    def _emit(self) -> tuple[Prefix, int]:
-        """The tokens of a step, and how many were drafted for it."""
-        # A tree of depth d yields at most d + 1 tokens.
-        left = self._config.max_length - self.target.ids.shape[1]
-        law = self._tree(
-            lambda prefix: self._drafting(self.draft.scores(prefix)[0].numpy(force=True)),
-            self._counts[: max(left - 1, 1)],
-        )
-        context = Context(
-            lambda prefix: self._choosing(self.target.scores(prefix)[0].numpy(force=True)), law
-        )
-        tree = law.draft_tree(context, self._choices)
-        read_trees([(tree, self.target, self.draft)])
-        return LayerVerification().emit(context, tree, self._choices), len(tree.prefixes()) - 1
-
-    def _keep_outputs(self, prefix: Prefix) -> None:
-        """Keep the scores and logits of the token after a prefix, where they were asked for."""
-        if self._config.return_dict_in_generate and self._config.output_scores:
-            self._scores += (self.target.scores(prefix),)
-        if self._config.return_dict_in_generate and self._config.output_logits:
-            self._logits += (self.target.logits(prefix),)
+    if token_streamer is not None:
+        token_streamer.put(input_ids.cpu())
+    while not finished:
+        kept = decoder.step(keep)
+        if token_streamer is not None:
+            token_streamer.put(torch.tensor([kept]))
+    if token_streamer is not None:
+        token_streamer.end()
+    if not returned:
+        return target.ids
+    return TreeOutput(
+        sequences=cast(torch.LongTensor, target.ids),
+        scores=cast(Any, scores or None),
+        logits=cast(Any, logits or None),
+        steps=tuple(decoder.decoded.steps),
+    )
 
 
-class _Scores:
-    """A model after a text and after paths that continue it: logits, and scores after generate's processors.
+class _Scores(Reader):
+    """A model after a text and after paths that continue it, with generate's processors before ``step``.
 
-    Both are over ``vocab_size`` tokens. Tokens that the model does not know have the logit −∞.
+    Logits and scores are over ``vocab_size`` tokens. Tokens that the model does not know have the logit −∞.
     """
 
     def __init__(
@@ -246,6 +203,7 @@ class _Scores:
         model: Draft | _BareModel,
         ids: torch.Tensor,
         processors: Any,
+        step: Processing,
         vocab_size: int | None = None,
     ) -> None:
         count = getattr(model, "token_count", None)
@@ -253,36 +211,39 @@ class _Scores:
         self.vocab_size = vocab_size or self._token_count
         self.ids = ids
         self.processors = processors
-        self._scores: dict[Prefix, torch.Tensor] = {}
         tokens = self._known(ids[0].tolist())
         if isinstance(model, _BareModel):
-            self._following = CachedContinuations(cast(LanguageModel, model), tokens)
+            after = CachedContinuations(cast(LanguageModel, model), tokens)
         else:
-            self._following = continuations(model, tokens)
+            after = continuations(model, tokens)
+        super().__init__(after, step, self.vocab_size)
 
-    def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Read the prefixes in one call, if the model can."""
-        self._following.read([self._known(prefix) for prefix in prefixes])
+    def text(self, prefix: Prefix) -> torch.Tensor:
+        """Token ids (1, T) of the text and a prefix."""
+        return torch.cat([self.ids, self.ids.new_tensor([prefix])], dim=1)
 
     def logits(self, prefix: Prefix) -> torch.Tensor:
         """Logits (1, V) of the next token after the text and a prefix, float32."""
-        row = self._following.logits([self._known(prefix)])[0][: self.vocab_size]
+        row = super()._row(self._known(prefix))
         logits = torch.full((1, self.vocab_size), -torch.inf, device=self.ids.device)
         logits[0, : row.size] = torch.from_numpy(row)
         return logits
 
     def scores(self, prefix: Prefix) -> torch.Tensor:
         """The logits (1, V) after the processors, which see the text and the prefix."""
-        if prefix not in self._scores:
-            text = torch.cat([self.ids, self.ids.new_tensor([prefix])], dim=1)
-            self._scores[prefix] = self.processors(text, self.logits(prefix))
-        return self._scores[prefix]
+        return self.processors(self.text(prefix), self.logits(prefix))
+
+    def _row(self, prefix: Prefix) -> FloatArray:
+        return self.scores(prefix)[0].numpy(force=True)
+
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
+        """Read the prefixes in one call, if the model can."""
+        super().read([self._known(prefix) for prefix in prefixes])
 
     def extend(self, tokens: Prefix) -> None:
         """Append tokens to the text."""
-        self._following.extend(self._known(tokens))
-        self.ids = torch.cat([self.ids, self.ids.new_tensor([tokens])], dim=1)
-        self._scores = {}
+        super().extend(self._known(tokens))
+        self.ids = self.text(tokens)
 
     def _known(self, tokens: Sequence[int]) -> Prefix:
         # The draft reads its last token in place of one that it does not know. Any draft is lossless.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from otmd.probabilities import FloatArray, Processing
 from otmd.trees.base import DraftTree, Prefix
@@ -12,17 +12,12 @@ if TYPE_CHECKING:
     from otmd.models.continuations import Continuations
 
 
-class ReadsMany(Protocol):
-    """A model after a text."""
-
-    def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Read many prefixes in one call."""
-
-
 class Reader:
     """A model's distributions (V,) after a text and after prefixes that continue it."""
 
-    def __init__(self, text: Continuations, step: Processing, vocab_size: int) -> None:
+    def __init__(
+        self, text: Continuations, step: Processing, vocab_size: int | None = None
+    ) -> None:
         self._text = text
         self._step = step
         self._vocab_size = vocab_size
@@ -31,11 +26,14 @@ class Reader:
     def __call__(self, prefix: Prefix) -> FloatArray:
         """The distribution after a prefix."""
         if prefix not in self._probs:
-            self._probs[prefix] = self._step(self._text.logits([prefix])[0][: self._vocab_size])
+            self._probs[prefix] = self._step(self._row(prefix))
         return self._probs[prefix]
 
+    def _row(self, prefix: Prefix) -> FloatArray:
+        return self._text.logits([prefix])[0][: self._vocab_size]
+
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        """Read many prefixes in one call of the model."""
+        """Read many prefixes in one call of the model, if that is cheaper."""
         if prefixes:
             self._text.read(prefixes)
 
@@ -46,10 +44,10 @@ class Reader:
 
 
 def read_trees(
-    trees: Iterable[tuple[DraftTree, ReadsMany, ReadsMany]],
+    trees: Iterable[tuple[DraftTree, Any, Any]],
     spent: Callable[[str], object] = lambda stage: None,
 ) -> None:
-    """Draw trees, each with its target and its draft model after a text.
+    """Draw trees, each with its target and its draft model after a text, such as a :class:`Reader`.
 
     A draft model that reads several texts together reads a level of all trees in one call. ``spent`` is told
     when the stages "draft" and "target" end.

@@ -9,7 +9,6 @@ from models.conftest import make_ngram
 from otmd.models import ContextNGram, NGram, NGramDraft, load_draft
 from otmd.models.continuations import CountedContinuations
 from otmd.models.ngram import SHORTEST
-from otmd.probabilities import Processing
 
 TOKENS = st.lists(st.integers(0, 5), max_size=12)
 
@@ -107,8 +106,6 @@ def test_a_draft_of_both_kinds_by_its_text(tiny):
     counted = CountedContinuations(learning, text[:3])
     counted.extend(text[3:])
     np.testing.assert_allclose(counted.logits([()])[0], learning.logits(text)[-1], rtol=1e-5)
-    sharp = counted.probs((), Processing(0.5))
-    np.testing.assert_allclose(sharp, Processing(0.5)(counted.logits([()])[0]), rtol=1e-12)
     assert isinstance(plain, NGramDraft)
 
 
