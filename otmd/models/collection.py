@@ -7,18 +7,18 @@ import json
 import re
 import warnings
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from otmd.models import dataset
+from otmd.models.dataset import SHARDS, Dataset, Shard, open_dataset, write_shard
 from otmd.models.draft_models import Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
@@ -27,7 +27,7 @@ from otmd.models.wheels import HarnessError
 from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.store import Store
 
-FORMAT = 1
+FORMAT = 2
 
 
 def collect(
@@ -48,7 +48,7 @@ def collect(
     workers: int = 1,
     overwrite: bool = False,
     progress: bool = True,
-) -> dataset.Dataset:
+) -> Dataset:
     """Store the next-token logits of two models at chosen positions of the prompts' answers.
 
     Each batch of prompts becomes one shard. A second call with the same folder continues an interrupted run,
@@ -113,8 +113,14 @@ def collect(
         "seed": seed,
         "batch_size": batch_size,
     }
-    _check_settings(settings)
+    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
+        validate_count(name, settings[name])
+    validate_count("seed", seed, minimum=0)
     validate_count("workers", workers)
+    Processing(temperature)  # refuses a bad temperature
+    for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
+        if settings[name] not in choices:
+            raise wrong(name, repr(settings[name]), f"one of {choices}")
     prompts = list(prompts)
     if not prompts:
         raise wrong("prompts", "none", "at least one")
@@ -127,23 +133,20 @@ def collect(
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
     about = _describe_run(target, draft, prompts) | settings
-    texts = [_tokenised(target, draft, prompt, settings) for prompt in prompts]
-    store = Store(Path(folder).absolute(), about, dataset.SHARDS, overwrite)
+    texts = [_tokenised(target, draft, prompt, about) for prompt in prompts]
+    batches = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
+    about["shards"] = len(batches)
+    store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
+    title = f"Collecting {target.name} | {draft.name}"
     with store.held():
-        shards = _Run(target, draft, store, about).shards(texts, workers, progress)
-        dataset.write_manifest(store.folder, shards, about)
-    return dataset.open_dataset(store.folder, verify=False)
-
-
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Raise ValueError for a setting of :func:`collect` that is out of range."""
-    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-        validate_count(name, settings[name])
-    validate_count("seed", settings["seed"], minimum=0)
-    Processing(settings["temperature"])  # refuses a bad temperature
-    for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
-        if settings[name] not in choices:
-            raise wrong(name, repr(settings[name]), f"one of {choices}")
+        finished = {int(name[:6]) for name, _ in store.whole_parts()}
+        missing = [number for number in range(len(batches)) if number not in finished]
+        write = partial(_write_shard, target, draft, store, about, batches)
+        with progress_bar(title, len(texts), progress) as update, _threads(workers) as in_order:
+            update(len(finished) * batch_size, "")
+            for done, _ in enumerate(in_order(write, missing), len(finished) + 1):
+                update(min(done * batch_size, len(texts)), "")
+    return open_dataset(store.folder, verify=False)
 
 
 def held_out_corpus(
@@ -185,15 +188,11 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
 
 
 class _Text(NamedTuple):
-    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it.
-
-    ``rows`` are the logits of the answer's tokens, where the target wrote it.
-    """
+    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it."""
 
     prompt: Prompt
     tokens: list[int]
     answer: list[int]
-    rows: Sequence[np.ndarray] = ()
 
 
 def _tokenised(
@@ -224,71 +223,46 @@ def _tokenised(
     return _Text(prompt, tokens, answer[:most])
 
 
-class _Run(NamedTuple):
-    """Two models, and where and how their logits are stored."""
-
-    target: LanguageModel
-    draft: Draft
-    store: Store[dataset.Shard]
-    about: dict[str, Any]
-
-    def shards(self, texts: list[_Text], workers: int, progress: bool) -> list[dataset.Shard]:
-        """Write the missing shards, one for each batch of texts, and open all of them."""
-        size = self.about["batch_size"]
-        title = f"Collecting {self.target.name} | {self.draft.name}"
-        finished = {int(name[:6]): shard for name, shard in self.store.whole_parts()}
-        batches = [texts[start : start + size] for start in range(0, len(texts), size)]
-        missing = [number for number in range(len(batches)) if number not in finished]
-
-        def write(number: int) -> Path:
-            return self._write(number, self._answered(batches[number]))
-
-        with progress_bar(title, len(texts), progress) as update, _threads(workers) as in_order:
-            update(len(finished) * size, "")
-            for number, path in zip(missing, in_order(write, missing), strict=True):
-                finished[number] = dataset.read_shard(path)
-                update(min(len(finished) * size, len(texts)), "")
-        return [finished[number] for number in range(len(batches))]
-
-    def _answered(self, batch: list[_Text]) -> list[_Text]:
-        about = self.about
-        if about["mode"] == "text":
-            return batch
+def _write_shard(
+    target: LanguageModel,
+    draft: Draft,
+    store: Store[Shard],
+    about: dict[str, Any],
+    batches: list[list[_Text]],
+    number: int,
+) -> None:
+    """Let the target answer a batch where it is to, and store the logits at the chosen positions."""
+    batch = batches[number]
+    answers = [text.answer for text in batch]
+    sampled: list[list[np.ndarray]] = [[] for _ in batch]
+    if about["mode"] == "samples":
         seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
-        rows: list[list[np.ndarray]] = [[] for _ in batch]
-        answers = self.target.generate(
+        answers = target.generate(
             [text.tokens for text in batch],
             about["max_new_tokens"],
             about["temperature"],
             rngs=[np.random.default_rng(seed) for seed in seeds],
-            rows=rows,
+            rows=sampled,
         )
-        written = zip(batch, answers, rows, strict=True)
-        return [text._replace(answer=answer, rows=logits) for text, answer, logits in written]
-
-    def _write(self, number: int, batch: list[_Text]) -> Path:
-        rows: list[dataset.Position] = []
-        arrays: dict[str, list[np.ndarray]] = defaultdict(list)
-        texts: list[dict[str, Any]] = []
-        for prompt, before, answer, sampled in batch:
-            tokens = before + answer
-            start = len(before)
-            texts.append({"prompt_id": prompt.id, "tokens": tokens, "start": start})
-            # The middles of equal parts of the answer. Position t has the distribution of token t.
-            count = min(len(answer), self.about["positions_per_prompt"])
-            chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
-            for t in chosen:
-                rows.append(dataset.Position(len(rows), prompt.id, prompt.domain, t, tokens[t]))
-            for role, model in (("target", self.target), ("draft", self.draft)):
-                if role == "target" and sampled:
-                    logits = np.stack([sampled[t - start] for t in chosen])
-                else:
-                    logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
-                logits = logits[:, : self.about["vocab_size"]]
-                storable = _storable(logits, self.about["dtype"], model.name, prompt)
-                arrays[f"{role}_logits"].append(storable)
-        joined = {name: np.concatenate(parts) for name, parts in arrays.items()}
-        return dataset.write_shard(self.store, number, joined, rows, texts)
+    texts: list[dict[str, Any]] = []
+    target_rows: list[np.ndarray] = []
+    draft_rows: list[np.ndarray] = []
+    for (prompt, before, _), answer, rows in zip(batch, answers, sampled, strict=True):
+        tokens = before + answer
+        start = len(before)
+        # The middles of equal parts of the answer. Position t has the distribution of token t.
+        count = min(len(answer), about["positions_per_prompt"])
+        chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
+        text = {"prompt_id": prompt.id, "domain": prompt.domain, "tokens": tokens}
+        texts.append(text | {"start": start, "positions": chosen})
+        for model, stored in ((target, target_rows), (draft, draft_rows)):
+            if stored is target_rows and rows:
+                logits = np.stack([rows[t - start] for t in chosen])
+            else:
+                logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
+            logits = logits[:, : about["vocab_size"]]
+            stored.append(_storable(logits, about["dtype"], model.name, prompt))
+    write_shard(store, number, texts, np.concatenate(target_rows), np.concatenate(draft_rows))
 
 
 @contextmanager

@@ -1,18 +1,16 @@
 """Stored next-token distributions of two models: folders that ``collect`` makes, and dumps from elsewhere.
 
-A shard of a folder is ``NUMBER-HASH.safetensors``. HASH is the first 16 hexadecimal digits of the file's
-SHA-256, so a torn or altered shard does not fit its name. The manifest, a table of all rows, is written last:
-a folder without it is unfinished. otmd reads only the manifest's metadata: the description of the run, and
-the name, size and SHA-256 of every shard.
+``collect.json`` of a folder describes the run. The rest are shards ``NUMBER-SHA256.safetensors``: the logits
+of both models, and the texts and positions that they belong to. A torn or altered shard does not fit its
+name, and a folder without one of its numbers is unfinished.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,22 +20,12 @@ from numpy.typing import ArrayLike
 
 from otmd.probabilities import wrong
 from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
-from otmd.storage.files import (
-    DatasetError,
-    one_line,
-    sha256_of,
-    shortened,
-    write_atomically,
-)
+from otmd.storage.files import DatasetError, one_line, parse_json, sha256_of, shortened
 from otmd.storage.files import FolderLockedError as FolderLockedError
-from otmd.storage.parquet import read_metadata
 from otmd.storage.store import Layout, Store
 
-RECORD, MANIFEST = "collect.json", "manifest.parquet"
-_LABELS = ("prompt_id", "domain", "position", "token")
+RECORD = "collect.json"
 _DUMPED = ("target_logits", "draft_logits", "target_probs", "draft_probs", "prompt_id")
-_NAME = re.compile(r"(\d{6})-([0-9a-f]{16})\.safetensors")
-_AGAIN = "call collect again to make it anew"
 
 
 @dataclass(frozen=True)
@@ -50,32 +38,12 @@ class Position:
         The row, its prompt, and the group that the prompt belongs to.
     position : int
         The row's distributions are those of token ``position``, given all tokens before it.
-    token : int, optional
-        The token at ``position`` in the text; None if the data set does not say.
     """
 
     index: int
     prompt_id: str
     domain: str
     position: int
-    token: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.prompt_id, str) and isinstance(self.domain, str)):
-            raise TypeError("prompt_id and domain must be texts")
-        if not (isinstance(self.position, int) and isinstance(self.token, int | None)):
-            raise TypeError("position and token must be whole numbers")
-
-    def labels(self) -> dict[str, Any]:
-        """All but the index, for JSON."""
-        return {name: getattr(self, name) for name in _LABELS}
-
-
-class Arrays(NamedTuple):
-    """The arrays of a file: numbers (N, V) of the target and the draft."""
-
-    target: StoredArray
-    draft: StoredArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,24 +54,30 @@ class Dataset:
     ----------
     path : Path
         The folder or file. Only the path is pickled: another process opens the data set again.
-    kind, vocab_size : {"logits", "probs"}, int
-        The content of the arrays (N, V), and V.
+    kind : {"logits", "probs"}
+        The content of the arrays (N, V).
     metadata : dict
         The origin of the data set: models, revisions, tokenizer, backend, dtype, temperature, …
     positions : list of Position
         One for each row.
     texts : list of dict
-        The texts that ``collect`` read: ``prompt_id``, ``tokens``, and ``start``, where the answer starts.
+        The texts that ``collect`` read: ``prompt_id``, ``domain``, ``tokens``, ``start``, where the answer
+        starts, and the ``positions`` of rows.
     """
 
     path: Path
     kind: str
     metadata: dict[str, Any]
     positions: list[Position]
-    vocab_size: int
-    _files: list[Arrays]
-    _hashes: tuple[str, ...] = ()
+    # The arrays of the target and the draft, in each file; and the SHA-256 of each.
+    _files: Sequence[tuple[StoredArray, StoredArray]]
+    _hashes: Sequence[str] = ()
     texts: Sequence[dict[str, Any]] = ()
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self._files[0][0].raw.shape[1]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -127,32 +101,30 @@ class Dataset:
         The rows keep the type they are stored in, but bfloat16 becomes float32. The indices may be in any
         order; ValueError if one is outside [0, len(dataset)), and for NaN and +inf.
         """
-        return self._numbers(indices, "target"), self._numbers(indices, "draft")
-
-    def _numbers(self, indices: ArrayLike, side: str) -> np.ndarray:
-        numbers = self._rows(indices, side).reshape(-1, self.vocab_size)
-        if (bad := ~(numbers < np.inf)).any():
-            row, token = np.argwhere(bad)[0]
-            at = self.positions[np.asarray(indices).ravel()[row]]
-            raise ValueError(
-                f"dataset: position {at.index} (prompt {at.prompt_id}, position {at.position}): "
-                f"{self.path.name}: {side}_{self.kind}: got {numbers[row, token]} for token {token}, "
-                "expected numbers below +inf"
-            )
-        return numbers
-
-    def _rows(self, indices: ArrayLike, name: str) -> np.ndarray:
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if rows.size and not (rows.min() >= 0 and rows.max() < len(self)):
             raise wrong("indices", rows.tolist(), f"integers in [0, {len(self)})")
-        starts = np.cumsum([0, *(len(file.target.raw) for file in self._files)])
-        numbers = np.searchsorted(starts, rows, side="right") - 1
-        pairs = zip(numbers, rows - starts[numbers], strict=True)
-        return np.array([getattr(self._files[number], name).rows(row) for number, row in pairs])
+        starts = np.cumsum([0, *(len(target.raw) for target, _ in self._files)])
+        files = np.searchsorted(starts, rows, side="right") - 1
+        places = list(zip(files, rows - starts[files], strict=True))
+        read = []
+        for side, name in enumerate(("target", "draft")):
+            listed = [self._files[file][side].rows(row) for file, row in places]
+            numbers = np.array(listed).reshape(-1, self.vocab_size)
+            if (bad := ~(numbers < np.inf)).any():
+                row, token = np.argwhere(bad)[0]
+                at = self.positions[rows[row]]
+                raise ValueError(
+                    f"dataset: position {at.index} (prompt {at.prompt_id}, position {at.position}): "
+                    f"{self.path.name}: {name}_{self.kind}: got {numbers[row, token]} for token {token}, "
+                    "expected numbers below +inf"
+                )
+            read.append(numbers)
+        return read[0], read[1]
 
 
 def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
-    """Open a folder made by ``collect``, or a dump from elsewhere.
+    """Open a folder made by ``collect``, or a dump from elsewhere; rows are read when they are asked for.
 
     Parameters
     ----------
@@ -161,13 +133,7 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
         ``target_probs`` and ``draft_probs``, each (N, V), and optionally ``prompt_id`` (N,), numbers or
         texts; without it every row is a prompt of its own. Rows of a file are of the domain "dump".
     verify : bool
-        Compare every shard's SHA-256 with the manifest's, which reads all of it once; sizes are
-        compared in any case.
-
-    Returns
-    -------
-    Dataset
-        Its rows are read when they are asked for.
+        Compare every shard's SHA-256 with its name, which reads all of it once.
 
     Raises
     ------
@@ -196,130 +162,82 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
 
 
 def _open_folder(folder: Path, verify: bool) -> Dataset:
-    if not (folder / MANIFEST).is_file():
-        if not (folder / RECORD).is_file():
-            raise ValueError(f"path: {folder} is no folder made by collect")
+    record = folder / RECORD
+    if not record.is_file():
+        raise ValueError(f"path: {folder} is no folder made by collect")
+    try:
+        metadata = dict(parse_json(record.read_text("utf-8")))
+        count = metadata["shards"]
+        if type(count) is not int or count < 1:
+            raise TypeError(f"shards: {count!r:.40}")
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"torn, or not of this version of otmd ({one_line(error)})"
+        raise DatasetError(f"{record} is {reason}; collect into another folder") from error
+    store = Store(folder, None, SHARDS)
+    names = store.names()
+    numbers = [int(name[:6]) for name in names]
+    if len(numbers) < count:
         raise DatasetError(f"{folder} is unfinished; call collect again to go on where it stopped")
-    entries, metadata = _read_manifest(folder)
-    shards = []
-    for entry in entries:
-        path = folder / entry["name"]
-        if path.is_file() and path.stat().st_size != entry["bytes"]:
-            sizes = f"{path.stat().st_size} bytes instead of {entry['bytes']}"
-            raise DatasetError(f"the shard {path} is torn: {sizes}; {_AGAIN}")
-        shards.append(read_shard(path, None if verify else entry["sha256"]))
-        if shards[-1].sha256 != entry["sha256"]:
-            raise DatasetError(f"the shard {path} is not the one that the manifest names")
-    files = [shard.arrays for shard in shards]
-    if len({file.target.raw.shape[1] for file in files}) > 1:
+    if numbers != [*range(count)]:
+        raise DatasetError(f"{folder} holds {len(numbers)} shards, expected the {count} of its run")
+    shards = [read_shard(store.path(name), verify) for name in names]
+    if len({shard.arrays[0].raw.shape[1] for shard in shards}) > 1:
         raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
     rows = [row for shard in shards for row in shard.rows]
-    positions = [replace(row, index=index) for index, row in enumerate(rows)]
-    hashes = tuple(shard.sha256 for shard in shards)
-    size = files[0].target.raw.shape[1]
+    positions = [Position(index, *row) for index, row in enumerate(rows)]
     texts = [text for shard in shards for text in shard.texts]
-    return Dataset(folder, "logits", metadata, positions, size, files, hashes, texts)
+    files, hashes = [shard.arrays for shard in shards], [name[7:] for name in names]
+    return Dataset(folder, "logits", metadata, positions, files, hashes, texts)
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A shard that has been read: its rows are in the order of the arrays' first axis.
+class Shard(NamedTuple):
+    """A shard: its texts, the prompt, domain and position of each row, and the arrays of both models."""
 
-    ``texts`` are the rows' token sequences: dicts of ``prompt_id``, ``tokens`` and ``start``.
-    """
-
-    path: Path
-    sha256: str
-    rows: list[Position]
     texts: list[dict[str, Any]]
-    arrays: Arrays
+    rows: list[tuple[str, str, int]]
+    arrays: tuple[StoredArray, StoredArray]
 
 
 def write_shard(
     store: Store[Shard],
     number: int,
-    arrays: dict[str, np.ndarray],
-    rows: list[Position],
     texts: list[dict[str, Any]],
+    target_logits: np.ndarray,
+    draft_logits: np.ndarray,
 ) -> Path:
-    """Write a shard and return its path: its N rows, their texts, and the arrays, named as in a dump."""
+    """Write the logits (N, V) of the positions of some texts, in this order, and return the file."""
     from safetensors.numpy import save
 
+    arrays = {"target_logits": target_logits, "draft_logits": draft_logits}
     # Equal content must give equal bytes, and safetensors writes several metadata entries in no fixed order.
     # So only one is written.
-    about = json.dumps({"rows": [row.labels() for row in rows], "texts": texts})
-    data = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"otmd": about})
-    name = f"{number:06}-{hashlib.sha256(data).hexdigest()[:16]}"
+    about = {"otmd": json.dumps(texts)}
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, about)
+    name = f"{number:06}-{hashlib.sha256(data).hexdigest()}"
     store.write(name, data)
     return store.path(name)
 
 
-def read_shard(path: Path, sha256: str | None = None) -> Shard:
-    """Open a shard; DatasetError if it is torn. Its hash is computed and checked unless it is given."""
-    if not path.is_file():
-        raise DatasetError(f"the shard {path} is missing; {_AGAIN}")
-    if sha256 is None:
-        sha256 = sha256_of(path)
-        match = _NAME.fullmatch(path.name)
-        if match is None or match[2] != sha256[:16]:
-            raise DatasetError(
-                f"the shard {path} is torn or was altered: its sha256 is {sha256}; {_AGAIN}"
-            )
+def read_shard(path: Path, verify: bool = True) -> Shard:
+    """Open a shard; DatasetError if it is torn; with ``verify``, its content must be that of its name."""
+    if verify and path.stem[7:] != sha256_of(path):
+        again = "call collect again to make it anew"
+        raise DatasetError(f"the shard {path} is torn or was altered; {again}")
     arrays, metadata = read_safetensors(path)
     try:
-        about = json.loads(metadata["otmd"])
-        rows = [Position(index, **row) for index, row in enumerate(about["rows"])]
-        kind, checked = _checked_arrays(arrays, len(rows))
-        if kind != "logits":
-            raise ValueError(f"it has {kind}")
-        return Shard(path, sha256, rows, about["texts"], checked)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        texts = parse_json(metadata["otmd"])
+        rows = [(x["prompt_id"], x["domain"], t) for x in texts for t in x["positions"]]
+        if not all([*map(type, row)] == [str, str, int] for row in rows):
+            raise TypeError("prompt_id, domain and position must be texts and a whole number")
+        kind, pair = _checked_arrays(arrays)
+        if kind != "logits" or len(pair[0].raw) != len(rows):
+            raise ValueError(f"it has {len(pair[0].raw)} {kind} for {len(rows)} positions")
+    except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({one_line(error)})") from error
+    return Shard(texts, rows, pair)
 
 
-SHARDS = Layout(
-    read_shard, ".safetensors", r"\d{6}-[0-9a-f]{16}", RECORD, MANIFEST, argument="folder"
-)
-
-
-def write_manifest(folder: Path, shards: Sequence[Shard], metadata: dict[str, Any]) -> None:
-    """Derive the manifest from the shards and write it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [
-        {**row.labels(), "shard": shard.path.name, "row": row.index}
-        for shard in shards
-        for row in shard.rows
-    ]
-    entries = [
-        {"name": s.path.name, "bytes": s.path.stat().st_size, "sha256": s.sha256} for s in shards
-    ]
-    about = json.dumps({"metadata": metadata, "shards": entries})
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({"otmd": about})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    write_atomically(folder / MANIFEST, sink.getvalue().to_pybytes())
-
-
-def _read_manifest(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The shards of a folder, and the description of the run; DatasetError if the manifest is torn."""
-    path = folder / MANIFEST
-    try:
-        about = json.loads(read_metadata(path)[b"otmd"])
-        shards = about["shards"]
-        for shard in shards:
-            # A name must not lead out of the folder.
-            if not {"bytes", "sha256"} <= shard.keys() or not _NAME.fullmatch(shard["name"]):
-                raise ValueError(f"no entry of a shard: {shard!s:.80}")
-        if not shards:
-            raise ValueError("it has no shards")
-        return shards, dict(about["metadata"])
-    except (KeyError, TypeError, AttributeError, ValueError, OSError, RecursionError) as error:
-        raise DatasetError(
-            f"{path} is torn or was not written by otmd ({one_line(error)}); call collect again, which "
-            "makes it anew from the shards"
-        ) from error
+SHARDS = Layout(read_shard, ".safetensors", r"\d{6}-[0-9a-f]{64}", RECORD, argument="folder")
 
 
 def _open_dump(path: Path) -> Dataset:
@@ -334,23 +252,22 @@ def _open_dump(path: Path) -> Dataset:
         # Other programs keep texts of their own with the arrays, but a prompt_id there would go unread.
         if unread := sorted(arrays.keys() - set(_DUMPED)) + sorted(texts.keys() & set(_DUMPED)):
             raise wrong("array", shortened(unread[0]), f"arrays named {', '.join(_DUMPED)}")
-        kind, checked = _checked_arrays(arrays)
-        count, vocab_size = checked.target.raw.shape
+        kind, (target, draft) = _checked_arrays(arrays)
+        count = len(target.raw)
         prompts = arrays["prompt_id"].raw if "prompt_id" in arrays else np.arange(count)
         if prompts.shape != (count,):
             raise wrong("prompt_id", f"shape {prompts.shape}", f"({count},), an entry for each row")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     positions = [Position(i, str(name), "dump", i) for i, name in enumerate(prompts.tolist())]
-    dtypes = {"target": checked.target.dtype, "draft": checked.draft.dtype}
-    metadata = {"source": path.name, "dtype": dtypes}
-    return Dataset(path, kind, metadata, positions, vocab_size, [checked])
+    metadata = {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
+    return Dataset(path, kind, metadata, positions, [(target, draft)])
 
 
 def _checked_arrays(
-    arrays: Mapping[str, StoredArray], count: int | None = None
-) -> tuple[str, Arrays]:
-    """``"logits"`` or ``"probs"``, and the arrays of a file with ``count`` rows; ValueError for others."""
+    arrays: Mapping[str, StoredArray],
+) -> tuple[str, tuple[StoredArray, StoredArray]]:
+    """``"logits"`` or ``"probs"``, and the arrays (N, V) of both models; ValueError for others."""
     given = {name for name in arrays if name.endswith(("_logits", "_probs"))}
     kinds = [k for k in ("logits", "probs") if given == {f"target_{k}", f"draft_{k}"}]
     if len(kinds) != 1:
@@ -358,17 +275,14 @@ def _checked_arrays(
             "expected either target_logits and draft_logits or target_probs and draft_probs, "
             f"got {sorted(arrays)}"
         )
-    target = f"target_{kinds[0]}"
-    draft = f"draft_{kinds[0]}"
-    for name in (target, draft):
-        array = arrays[name]
+    names = [f"target_{kinds[0]}", f"draft_{kinds[0]}"]
+    target, draft = (arrays[name] for name in names)
+    for name, array in zip(names, (target, draft), strict=True):
         if array.raw.ndim != 2 or 0 in array.raw.shape:
             raise wrong(name, f"shape {array.raw.shape}", "(N, V)")
         if array.raw.dtype.kind != "f" and not array.bfloat16:
             raise wrong(name, array.dtype, "a floating type")
-    shape = arrays[target].raw.shape
-    if shape != arrays[draft].raw.shape or shape[0] != (count or shape[0]):
-        rows = "" if count is None else f" for {count} rows"
-        shapes = f"{shape} and {arrays[draft].raw.shape}{rows}"
-        raise wrong(f"{target} and {draft}", f"shapes {shapes}", "the same")
-    return kinds[0], Arrays(arrays[target], arrays[draft])
+    if target.raw.shape != draft.raw.shape:
+        shapes = f"shapes {target.raw.shape} and {draft.raw.shape}"
+        raise wrong(" and ".join(names), shapes, "the same")
+    return kinds[0], (target, draft)

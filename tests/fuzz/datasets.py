@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from safetensors.numpy import save
 
 from fuzz import files
 from fuzz.choices import Choices
 from otmd.models import DatasetError, NGram, load_prompts, open_dataset
-from otmd.models.dataset import SHARDS, read_shard
+from otmd.models.dataset import SHARDS
 from otmd.storage.store import Store
 
 ALLOWED = (ValueError, DatasetError)
-COLUMNS = ("prompt_id", "domain", "position", "token", "shard", "row")
 
 
 def one_input(choices: Choices) -> None:
@@ -58,31 +54,18 @@ def _folder(choices: Choices) -> None:
     folder = files.folder() / "collected"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    rows = [{"prompt_id": "a", "domain": "b", "position": 1, "token": 2}]
-    about = json.dumps({"rows": rows, "texts": [{}]}) if choices.often() else choices.text()
+    text = {"prompt_id": "a", "domain": "b", "tokens": [1, 2], "start": 1, "positions": [1]}
+    if not choices.often():
+        text[choices.pick([*text])] = choices.pick((3, "a", None, [], ["x"], {}))
+    about = json.dumps([text]) if choices.often() else choices.text()
     logits = {name: np.zeros((1, 2), np.float32) for name in ("target_logits", "draft_logits")}
     shard = files.damaged(save(logits, {"otmd": about} if choices.often() else None), choices)
     digest = hashlib.sha256(shard).hexdigest()
-    entry = {"name": f"000000-{digest[:16]}.safetensors", "bytes": len(shard), "sha256": digest}
-    (folder / entry["name"]).write_bytes(shard)
-    if not choices.often():
-        entry[choices.pick([*entry])] = choices.pick((3, "a", None, [], "../x"))
-    shards = json.dumps([entry]) if choices.often() else files.json_value(choices)
-    metadata = "{}" if choices.often() else files.json_value(choices)
-    text = f'{{"shards": {shards}, "metadata": {metadata}}}'
-    columns = {name: ["a"] for name in COLUMNS[:2]} | {name: [0] for name in COLUMNS[2:]}
-    columns["shard"] = [entry["name"] if choices.often() else choices.text()]
-    columns["row"] = [0 if choices.often() else choices.pick((-1, 5, None, 2**62))]
-    table = pa.table({key: pa.array(cells) for key, cells in columns.items() if choices.often()})
-    sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"otmd": text}), sink)
-    content = files.damaged(sink.getvalue(), choices)
-    if not choices.often():
-        content = files.parquet(choices, COLUMNS, files.json_value(choices))
-    (folder / "manifest.parquet").write_bytes(content)
+    (folder / f"000000-{digest}.safetensors").write_bytes(shard)
+    shards = "1" if choices.often() else files.json_value(choices)
+    record = f'{{"shards": {shards}}}' if choices.often() else files.json_value(choices)
+    (folder / "collect.json").write_bytes(files.damaged(record.encode(), choices))
     _read(folder, bool(choices.below(2)))
-    for path in folder.glob("*.safetensors"):
-        read_shard(path)
 
 
 def _ngram(choices: Choices) -> None:
@@ -107,5 +90,5 @@ def _settings(choices: Choices) -> None:
     folder.mkdir(exist_ok=True)
     content = f'{{"format": 1, "a": {files.json_value(choices)}}}'
     (folder / "collect.json").write_bytes(files.damaged(content.encode(), choices))
-    (folder / "manifest.parquet").touch()
+    (folder / f"000000-{'0' * 64}.safetensors").touch()
     Store(folder, {"format": 1, "a": {"b": 2}}, SHARDS).check()

@@ -15,7 +15,7 @@ from otmd.storage.store import Store
 
 TARGET, DRAFT = np.random.default_rng(0).normal(size=(2, 5, 11))
 PROMPTS = np.array(["a", "a", "b", "b", "c"])
-ROW = Position(0, "a", "b", 1, 2)
+TEXT = {"prompt_id": "a", "domain": "b", "tokens": [1, 2], "start": 1, "positions": [1]}
 
 
 def folder(tiny, prompts, path):
@@ -136,22 +136,31 @@ def test_shards_of_another_size_or_run_are_not_taken(tiny, prompts, tmp_path):
     ours.write_bytes(content + b"x")
     with pytest.raises(DatasetError, match="torn"):
         open_dataset(tmp_path / "a", verify=False)
+    ours.write_bytes(content)
+    (tmp_path / "a" / theirs.name).write_bytes(theirs.read_bytes())
+    with pytest.raises(DatasetError, match="holds 5 shards, expected the 4 of its run"):
+        open_dataset(tmp_path / "a")
 
 
-def test_shards_that_are_none_of_otmd(tmp_path):
+def test_folders_that_are_none_of_otmd(tmp_path):
     store = Store(tmp_path, {}, SHARDS)
 
-    def written(target, draft):
-        logits = {"target_logits": np.zeros(target), "draft_logits": np.zeros(draft)}
-        return write_shard(store, 0, logits, [ROW], [])
+    def written(target=(1, 3), draft=(1, 3), text=TEXT):
+        return write_shard(store, 0, [text], np.zeros(target), np.zeros(draft))
 
-    assert read_shard(written((1, 3), (1, 3))).rows == [ROW]
+    assert read_shard(written()).rows == [("a", "b", 1)]
     bare = tmp_path / "a.safetensors"
-    text = json.dumps({"__metadata__": {"otmd": "[]"}}).encode()
+    text = json.dumps({"__metadata__": {"otmd": "{"}}).encode()
     bare.write_bytes(len(text).to_bytes(8, "little") + text)
-    for path in (bare, written((2, 3), (2, 3)), written((1, 3), (1, 4)), written((3,), (3,))):
+    shapes = (written((2, 3), (2, 3)), written((1, 3), (1, 4)), written((3,), (3,)))
+    texts = [written(text=TEXT | changed) for changed in ({"domain": 1}, {"positions": ["1"]})]
+    for path in (bare, *shapes, *texts, written(text=3)):
         with pytest.raises(DatasetError, match="is no shard of otmd"):
-            read_shard(path, "0" * 64)
+            read_shard(path, verify=False)
     (tmp_path / "collect.json").write_text('{"a": ' + "[" * 100_000)
     with pytest.raises(ValueError, match="was not written by otmd"):
         store.check()
+    for content in ('{"shards": ', "[1]", '{"format": 1}'):
+        (tmp_path / "collect.json").write_text(content)
+        with pytest.raises(DatasetError, match=r"collect\.json is torn, or not of this version"):
+            open_dataset(tmp_path)

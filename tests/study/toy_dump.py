@@ -18,5 +18,5 @@ def write_dump(path: Path, prompts: int = PROMPTS, seed: int = 0) -> Path:
         draft_logits=target + rng.normal(0, 1, (rows, VOCAB)),
         prompt_id=[f"p{row // PER_PROMPT}" for row in range(rows)],
         domain=["code" if row < rows // 2 else "chat" for row in range(rows)],
-        position=[row % PER_PROMPT for row in range(rows)],
+        positions=[[row % PER_PROMPT] for row in range(rows)],
     )
