@@ -87,11 +87,6 @@ def collect(
     overwrite, progress : bool
         Remove a run with other settings from the folder, instead of raising an error; show a progress bar.
 
-    Returns
-    -------
-    Dataset
-        Opened from the folder.
-
     Raises
     ------
     ValueError

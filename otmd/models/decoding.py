@@ -198,8 +198,13 @@ def decode_in_turn(
 
     The ways take turns on each prompt, and a different one begins each time, so that other load on the
     machine slows all of them equally. First, each way writes one short text that does not count, to compile.
-    Every way starts a prompt with the same random numbers, made from the seed and the prompt's index. Yields
-    the texts of each prompt by the name of the way; None is the target alone.
+    Every way starts a prompt with the same random numbers, made from the seed and the prompt's index. The way
+    None is the target alone.
+
+    Yields
+    ------
+    dict of str to Decoded
+        For each prompt, the texts by the name of the way.
     """
     names = list(ways)
     for name in names:

@@ -21,16 +21,7 @@ _NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
 class Draft(Protocol):
     """The interface of a draft model, which ``LanguageModel`` and ``NGramDraft`` have.
 
-    Attributes
-    ----------
-    name : str
-        The name that ``load_draft`` takes.
-    vocab_size : int
-        V, the number of logits of a row.
-    max_length : int or None
-        The most tokens that it reads; None for no limit.
-    tokenizer : object
-        Its tokenizer.
+    ``vocab_size`` is V, the number of logits of a row, ``max_length`` the most tokens that it reads, if any.
     """
 
     name: str
@@ -50,15 +41,10 @@ class Draft(Protocol):
 
 
 class NGramDraft:
-    """An n-gram model as a draft; its logits are log-probabilities.
+    """An n-gram model over the target's tokens as a draft; its logits are log-probabilities.
 
-    Parameters
-    ----------
-    model, tokenizer : NGram, transformers.PreTrainedTokenizerBase
-        The target's tokenizer, and a model fitted over its tokens.
-    context : int
-        The longest run of tokens whose followers in the text itself are counted, see
-        :class:`otmd.models.ContextNGram`; 0 counts none.
+    ``context`` is the longest run of tokens whose followers in the text itself are counted, see
+    :class:`otmd.models.ContextNGram`; 0 counts none.
     """
 
     def __init__(self, model: NGram, tokenizer: Any, context: int = 0):
@@ -97,24 +83,19 @@ def load_draft(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Draft:
-    """Build the draft model that a short text names.
+    """Build the draft model over the target's tokens that a short text names.
 
     Parameters
     ----------
     spec : str
         "skip:13,15,17" leaves out these layers of the target. "ngram" or "ngram:ORDER" fits an n-gram model
-        (order 3 unless given) on ``corpus``; "ngram:ORDER:FILE" fits it on a text file, or reads one saved as
-        ``.npz``. With "+context" at the end it learns from the text being written too. Anything else names a
-        second model over the same tokens, as for ``load_target``.
+        (order 3 unless given) on ``corpus``, "ngram:ORDER:FILE" on a text file. With "+context" at the end it
+        learns from the text being written too. Anything else names a second model over the same tokens, as
+        for ``load_target``.
     target, corpus : LanguageModel, sequence of token sequences
         The target, and what an n-gram model without a file is fitted on.
     device, dtype : str, optional
         For a second model; the device is by default that of the target.
-
-    Returns
-    -------
-    Draft
-        A draft model over the target's tokens.
 
     Raises
     ------
@@ -125,18 +106,21 @@ def load_draft(
     if spec.startswith("skip:"):
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
     if match := _NGRAM.fullmatch(spec):
-        model = _ngram(int(match[1] or 3), match[2], target, corpus)
-        return NGramDraft(model, target.tokenizer, LONGEST if match[3] else 0)
+        order, file, learns = match.groups()
+        if file is not None:
+            text = Path(file).read_text("utf-8")
+            corpus = [target.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
+        if not corpus:
+            raise ValueError(f"draft: {spec!r} needs text to be fitted on, as in ngram:3:FILE")
+        model = NGram.fit(corpus, target.token_count, int(order or 3))
+        return NGramDraft(model, target.tokenizer, LONGEST if learns else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
     common_vocabulary(target, draft)
     return draft
 
 
 def check_draft(spec: str) -> None:
-    """Raise ValueError for a malformed ``spec`` of :func:`load_draft`, or one of a file that does not exist.
-
-    It needs no model, so that such an error comes before one is loaded.
-    """
+    """Raise ValueError, before a model is loaded, for a malformed ``spec`` or one of a missing file."""
     ngram = _NGRAM.fullmatch(spec)
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
@@ -172,22 +156,3 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
                 f"{role}: its tokenizer has {size} tokens, its logits only {size + rows} rows"
             )
     return size, padding
-
-
-def _ngram(
-    order: int, file: str | None, target: LanguageModel, corpus: Sequence[Sequence[int]] | None
-) -> NGram:
-    if file is not None and file.endswith(".npz"):
-        model = NGram.load(file)
-        if model.order != order or model.vocab_size != target.token_count:
-            raise ValueError(
-                f"draft: {file} has order {model.order} over {model.vocab_size} tokens, expected "
-                f"order {order} over {target.token_count}"
-            )
-        return model
-    if file is not None:
-        text = Path(file).read_text("utf-8")
-        corpus = [target.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
-    if not corpus:
-        raise ValueError(f"draft: 'ngram:{order}' needs text to be fitted on, as in ngram:3:FILE")
-    return NGram.fit(corpus, target.token_count, order)

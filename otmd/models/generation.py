@@ -49,12 +49,9 @@ _STATEFUL = (
 
 @dataclass
 class TreeOutput(GenerateDecoderOnlyOutput):
-    """The output of transformers' ``generate``, with the numbers of tokens of each call of the target.
+    """The output of transformers' ``generate``, and in ``steps`` two numbers for each call of the target.
 
-    Attributes
-    ----------
-    steps : tuple of tuple of int
-        For each call of the target, the number of tokens that it yielded, and the number that were drafted.
+    They are the number of tokens that it yielded, and the number that were drafted for it.
     """
 
     steps: tuple[tuple[int, int], ...] | None = None
@@ -87,7 +84,7 @@ def generate(
         As ``generate`` prepares them. The processors see each node of the tree with its own prefix, and the
         criteria the text token by token.
     draft : Draft or transformers.PreTrainedModel
-        The draft model: what :func:`otmd.models.load_draft` returns, or a model over the same tokens.
+        What :func:`otmd.models.load_draft` returns, or a model over the same tokens.
     branching : sequence of int
         The numbers of drafts at the root, below each of its drafts, and so on.
     quotas : sequence of int, optional
@@ -97,25 +94,18 @@ def generate(
         verification.
     token_streamer : transformers.generation.BaseStreamer, optional
         Receives the prompt, the tokens of each step, and the end.
-    **model_kwargs
-        Other inputs that ``generate`` prepared; those beyond token ids are refused.
 
     Returns
     -------
     torch.Tensor or TreeOutput
         Token ids (1, T), prompt included; with ``return_dict_in_generate`` an output that also has ``steps``.
 
-    Raises
-    ------
-    ValueError
-        For more than one text, for inputs beyond token ids, and for models, drafts, processors and outputs
-        that are not served.
-
     Notes
     -----
     ``generate`` does not pass its own keywords ``assistant_model`` and ``streamer`` on to a callable, so they
-    are ``draft`` and ``token_streamer`` here. Random numbers follow from torch's global generator, as
-    elsewhere in ``generate``.
+    are ``draft`` and ``token_streamer`` here. What is not served is a ValueError: more than one text, inputs
+    beyond token ids, some models, processors and outputs. Random numbers follow from torch's global
+    generator.
 
     Examples
     --------
@@ -139,39 +129,38 @@ def generate(
     if not counts:
         raise wrong(name, "no level", "at least one")
     do_sample = generation_config.do_sample
-    choosing = Processing(1.0 if do_sample else 0.0)
-    target = _Scores(_readable("model", model), input_ids, logits_processor, choosing)
-    tree = partial(
-        TokenTree if quotas is None else AdaptiveTree, law=Stratified if do_sample else _most_likely
-    )
+    after = partial(_Scores, ids=input_ids, processors=logits_processor)
+    target = after(_readable("model", model), step=Processing(1.0 if do_sample else 0.0))
+    drafting = Processing(top_k=draft_top_k)
+    reader = after(_readable("draft", draft), step=drafting, vocab_size=target.vocab_size)
+    shape: Any = TokenTree if quotas is None else AdaptiveTree
 
     def law_of(model: Model) -> TreeLaw:
         # A tree of depth d yields at most d + 1 tokens.
         left = generation_config.max_length - target.ids.shape[1]
-        return tree(model, counts[: max(left - 1, 1)])
+        law = Stratified if do_sample else _most_likely
+        return shape(model, counts[: max(left - 1, 1)], law=law)
 
-    drafting = Processing(top_k=draft_top_k)
-    reader = _Scores(
-        _readable("draft", draft), input_ids, logits_processor, drafting, target.vocab_size
-    )
     # So torch.manual_seed fixes the text.
     rng = np.random.default_rng(int(torch.randint(2**62, ())))
     decoder = Decoder(target, (reader, law_of, LayerVerification()), rng)
-    returned = generation_config.return_dict_in_generate
-    scores: tuple[torch.Tensor, ...] = ()
-    logits: tuple[torch.Tensor, ...] = ()
+    with_dict = generation_config.return_dict_in_generate
+    outputs: dict[str, tuple[torch.Tensor, ...]] = {
+        name: ()
+        for name in ("scores", "logits")
+        if with_dict and getattr(generation_config, f"output_{name}")
+    }
     finished = False
 
     def keep(emitted: Prefix) -> int:
-        nonlocal finished, scores, logits
+        nonlocal finished
         kept = 0
         while kept < len(emitted) and not finished:
-            if returned and generation_config.output_scores:
-                scores += (target.scores(emitted[:kept]),)
-            if returned and generation_config.output_logits:
-                logits += (target.logits(emitted[:kept]),)
+            for name in outputs:
+                outputs[name] += (getattr(target, name)(emitted[:kept]),)
             kept += 1
-            finished = bool(stopping_criteria(target.text(emitted[:kept]), scores or None).all())
+            text = target.text(emitted[:kept])
+            finished = bool(stopping_criteria(text, outputs.get("scores")).all())
         return kept
 
     if token_streamer is not None:
@@ -182,14 +171,10 @@ def generate(
             token_streamer.put(torch.tensor([kept]))
     if token_streamer is not None:
         token_streamer.end()
-    if not returned:
+    if not with_dict:
         return target.ids
-    return TreeOutput(
-        sequences=cast(torch.LongTensor, target.ids),
-        scores=cast(Any, scores or None),
-        logits=cast(Any, logits or None),
-        steps=tuple(decoder.decoded.steps),
-    )
+    ids: Any = target.ids
+    return TreeOutput(sequences=ids, steps=tuple(decoder.decoded.steps), **cast(Any, outputs))
 
 
 class _Scores(Reader):

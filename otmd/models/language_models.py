@@ -37,12 +37,12 @@ _SAFE_MODEL = {"use_safetensors": True, "weights_only": True, "attn_implementati
 
 
 class LanguageModel:
-    """A decoder-only transformers model with its tokenizer.
+    """A decoder-only transformers model, on its device, with its tokenizer.
 
     Parameters
     ----------
     model, tokenizer : transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase
-        The model is on its device. One without an output layer is a ValueError.
+        A model without an output layer is a ValueError.
     name, revision : str
         What the user called it, and ``commit:…`` of the hub or ``sha256:…`` of the weights.
 
@@ -52,8 +52,6 @@ class LanguageModel:
         Logits at each position, padding included; one more than the largest id that the tokenizer knows.
     max_length : int or None
         Longest sequence the model takes, where its configuration says so.
-    backend : str
-        Library versions, device and dtype the numbers come from.
     """
 
     def __init__(self, model: Any, tokenizer: Any, name: str, revision: str):
@@ -75,19 +73,10 @@ class LanguageModel:
     def logits(
         self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
     ) -> np.ndarray:
-        """Raw logits of the next token after each prefix.
+        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix of ``token_ids``.
 
-        Parameters
-        ----------
-        token_ids : array_like of int, shape (T,) or (B, T)
-            Token ids in [0, ``vocab_size``), at least one, else ValueError.
-        rows : sequence of int, optional
-            Only these rows: row t is for the token after ``token_ids[: t + 1]``.
-
-        Returns
-        -------
-        ndarray of float32, shape (T, V) or (B, T, V)
-            The logits; with ``rows``, as many rows as asked for.
+        These are (T,) or (B, T), in [0, ``vocab_size``), at least one, else ValueError. With ``rows``, only
+        these rows are computed: row t is for the token after ``token_ids[: t + 1]``.
         """
         ids = np.asarray(token_ids)
         if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
@@ -129,28 +118,11 @@ class LanguageModel:
         rngs: Sequence[np.random.Generator],
         rows: Sequence[list[np.ndarray]] | None = None,
     ) -> list[list[int]]:
-        """Continue prompts as one batch.
+        """Continue prompts as one batch: the new tokens of each.
 
-        Parameters
-        ----------
-        prompts : sequence of sequences of int
-            Token ids, none empty.
-        max_new_tokens, temperature : int, float
-            A text ends with its first stop token, or after so many tokens; temperature 0 is greedy.
-        rngs : sequence of numpy.random.Generator
-            One for each prompt, so that its tokens do not depend on the other prompts, except by rounding.
-        rows : sequence of list, optional
-            One for each prompt, which gets the raw logits (V,) of each of its new tokens, without padding.
-
-        Returns
-        -------
-        list of list of int
-            The new tokens of each prompt.
-
-        Raises
-        ------
-        ValueError
-            For invalid input.
+        A text ends with its first stop token, or after ``max_new_tokens``. Each prompt has a generator, so
+        that its tokens do not depend on the other prompts, except by rounding. Of ``rows``, each list gets
+        the raw logits (V,) of each new token of its prompt, without padding.
         """
         validate_count("max_new_tokens", max_new_tokens)
         Processing(temperature)  # refuses a bad temperature
@@ -194,7 +166,7 @@ class LanguageModel:
         return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
 
     def describe(self) -> dict[str, Any]:
-        """Name, revision, backend and tokenizer, for the metadata of a data set."""
+        """Name, revision, backend and tokenizer."""
         return description(self.name, self.revision, self.backend, self.tokenizer)
 
 
@@ -257,11 +229,6 @@ def load_target(
     progress : bool
         Show a bar while converting, and a line for a download.
 
-    Returns
-    -------
-    LanguageModel
-        The model, on its device.
-
     Raises
     ------
     ValueError
@@ -303,7 +270,7 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
         source = str(folder)
         identity = f"sha256:{folder.name}"
     try:
-        with quiet_transformers():
+        with _quiet_transformers():
             if not local:
                 options["revision"] = _commit_of(name, revision or "main")
                 identity = f"commit:{options['revision']}"
@@ -352,7 +319,7 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
         name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")
     }
     bar = progress_bar(f"Converting {path.name}, once", 2, progress)
-    with bar as update, quiet_transformers(), patch.multiple(gguf, **slow):
+    with bar as update, _quiet_transformers(), patch.multiple(gguf, **slow):
         try:
             # transformers draws a bar of its own here, which cannot be turned off.
             with redirect_stderr(io.StringIO()):
@@ -389,7 +356,7 @@ def _split_digits_as_in(path: Path, tokenizer: Any) -> None:
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def _quiet_transformers() -> Iterator[None]:
     """Inside the block, silence progress bars and all messages below errors, the hub's included."""
     bars = logging.is_progress_bar_enabled()
     levels = [(library, library.get_verbosity()) for library in (logging, hub_logging)]
@@ -397,8 +364,7 @@ def quiet_transformers() -> Iterator[None]:
     for library, _ in levels:
         library.set_verbosity_error()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         for library, level in levels:

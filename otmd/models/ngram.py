@@ -11,13 +11,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from otmd.probabilities import FloatArray, validate_count, wrong
-from otmd.storage.arrays import read_npz
 
 # The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted
 # model predicts better what follows one.
@@ -106,46 +104,15 @@ class NGram:
         ends = np.array([number, number + 1]) * self.vocab_size
         return slice(*np.searchsorted(self.keys[len(context) - 1], ends))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Everything the model consists of, by name."""
-        named = {"unigrams": self.unigrams}
-        for index, (keys, counts) in enumerate(zip(self.keys, self.counts, strict=True)):
-            named |= {f"keys{index + 2}": keys, f"counts{index + 2}": counts}
-        return named
-
     def sha256(self) -> str:
         """Hash of the counts."""
         digest = hashlib.sha256()
-        for name, array in self.arrays().items():
+        named = {"unigrams": self.unigrams}
+        for order, (keys, counts) in enumerate(zip(self.keys, self.counts, strict=True), 2):
+            named |= {f"keys{order}": keys, f"counts{order}": counts}
+        for name, array in named.items():
             digest.update(name.encode() + np.ascontiguousarray(array, dtype="<i8").tobytes())
         return digest.hexdigest()
-
-    def save(self, path: str | Path) -> None:
-        """Write the counts to an ``.npz`` file (no pickle in it)."""
-        np.savez_compressed(path, allow_pickle=False, **self.arrays())
-
-    @classmethod
-    def load(cls, path: str | Path) -> NGram:
-        """Read what ``save`` wrote; ValueError for another file, DatasetError for one that is cut short."""
-        named = read_npz(Path(path))
-        orders = range(2, 2 + (len(named) - 1) // 2)
-        expected = {"unigrams", *(f"{kind}{n}" for n in orders for kind in ("keys", "counts"))}
-        are_integers = all(array.dtype.kind == "i" and array.ndim == 1 for array in named.values())
-        if set(named) != expected or not are_integers:
-            raise ValueError(f"{path} is no n-gram model: it holds {sorted(named)}")
-        keys, counts = ([named[f"{kind}{n}"] for n in orders] for kind in ("keys", "counts"))
-        unigrams = named["unigrams"]
-        # In counts that no sequences have, lookups could run out of bounds.
-        sound = unigrams.size > 0 and unigrams.min() >= 0 and unigrams.max() > 0
-        grams_before = unigrams.size
-        for grams, times in zip(keys, counts, strict=True):
-            sound = sound and grams.size == times.size and (times > 0).all()
-            sound = sound and (np.diff(grams) > 0).all() and grams.min(initial=0) >= 0
-            sound = sound and grams.max(initial=0) // unigrams.size < max(grams_before, 1)
-            grams_before = grams.size
-        if not sound:
-            raise ValueError(f"{path} is no n-gram model: its counts are not those of sequences")
-        return cls(unigrams, keys, counts)
 
 
 def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
@@ -162,15 +129,8 @@ class ContextNGram:
     (Saxena 2023), REST what followed them in a datastore (He et al. 2024). This model is a distribution over
     such tokens, by Witten-Bell smoothing again. Count c and N in the text; let h_k be its last k tokens and
     P_1 the distribution of the fitted model. Then
-    ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for k = 2, 3, …, as long
-    as h_k has been seen.
-
-    Parameters
-    ----------
-    model : NGram
-        Fitted on other text.
-    longest : int
-        The longest run of tokens whose followers are counted, ≥ 0, else ValueError; below 2, none are.
+    ``P_k(w | h_k) = (c(h_k w) + N(h_k) P_{k-1}(w | h_{k-1})) / (c(h_k) + N(h_k))`` for k = 2, …, ``longest``,
+    as long as h_k has been seen.
     """
 
     def __init__(self, model: NGram, longest: int = LONGEST) -> None:

@@ -23,16 +23,10 @@ PASSAGE_WORDS = 150
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt.
+    """One prompt: the ``text`` that the model is given, and the ``answer`` that follows, for teacher forcing.
 
-    Attributes
-    ----------
-    id, domain : str
-        The id is unique among the prompts used together, the domain a group that results are split by.
-    text, answer : str
-        What the model is given, and what follows, for teacher forcing; the answer may be None.
-    continuation : bool
-        Whether the answer continues the text itself; the text then gets no chat template.
+    The ``id`` is unique among the prompts used together, the ``domain`` a group that results are split by. A
+    ``continuation`` gets no chat template: its answer continues the text itself.
     """
 
     id: str
@@ -63,11 +57,6 @@ def load_prompts(
     progress : bool
         Show a line for each download.
 
-    Returns
-    -------
-    list of Prompt
-        No two share an id.
-
     Raises
     ------
     ValueError
@@ -93,7 +82,7 @@ def load_prompts(
         if source in DOMAINS:
             prompts = _read_built_in(str(source), progress)
         elif Path(source).is_file():
-            prompts = read_user_file(Path(source))
+            prompts = _read_file(Path(source))
         else:
             raise wrong("sources", repr(str(source)), f"a file or one of {', '.join(DOMAINS)}")
         if per_domain is not None and per_domain < len(prompts):
@@ -144,13 +133,21 @@ def _read_built_in(domain: str, progress: bool) -> list[Prompt]:
     return [Prompt(f"mt-bench/{row['question_id']}", domain, row["turns"][0]) for row in rows]
 
 
-def read_user_file(path: Path) -> list[Prompt]:
-    """Read a user's ``.jsonl`` or ``.txt`` file, or raise ValueError if it holds no prompts."""
-    if path.suffix == ".jsonl":
-        rows = _json_lines(path.read_text("utf-8"), path)
-        prompts = [_user_prompt(row, path, number) for number, row in enumerate(rows, 1)]
-    elif path.suffix == ".txt":
+def _read_file(path: Path) -> list[Prompt]:
+    if path.suffix == ".txt":
         prompts = passages(path.read_text("utf-8"), path.stem, path.stem)
+    elif path.suffix == ".jsonl":
+        prompts = []
+        for number, row in enumerate(_json_lines(path.read_text("utf-8"), path), 1):
+            text, answer = row.get("text", row.get("prompt")), row.get("answer")
+            where = f"{path}, record {number}"
+            if not isinstance(text, str) or not text:
+                raise ValueError(f"{where}: expected a string under 'text' (or 'prompt')")
+            if not isinstance(answer, str | None):
+                raise ValueError(f"{where}: 'answer' must be a string, got {answer!r}")
+            name = str(row.get("id", f"{path.stem}/{number:03}"))
+            domain = str(row.get("domain", path.stem))
+            prompts.append(Prompt(name, domain, text, answer, bool(row.get("continuation"))))
     else:
         raise ValueError(f"{path}: prompts are read from .jsonl or .txt files")
     if not prompts:
@@ -184,29 +181,12 @@ def passages(text: str, domain: str, stem: str) -> list[Prompt]:
 def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: expected a JSON object, got {line[:40]!r}")
-        rows.append(row)
+        if line.strip():
+            try:
+                rows.append(parse_json(line))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+            if not isinstance(rows[-1], dict):
+                found = f"got {line[:40]!r}"
+                raise ValueError(f"{path}, line {number}: expected a JSON object, {found}")
     return rows
-
-
-def _user_prompt(row: dict[str, Any], path: Path, number: int) -> Prompt:
-    text = row.get("text", row.get("prompt"))
-    answer = row.get("answer")
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"{path}, record {number}: expected a string under 'text' (or 'prompt')")
-    if answer is not None and not isinstance(answer, str):
-        raise ValueError(f"{path}, record {number}: 'answer' must be a string, got {answer!r}")
-    return Prompt(
-        str(row.get("id", f"{path.stem}/{number:03}")),
-        str(row.get("domain", path.stem)),
-        text,
-        answer,
-        bool(row.get("continuation", False)),
-    )

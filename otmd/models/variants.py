@@ -1,10 +1,8 @@
 """Copies of a model that share its weights: with layers left out, or with weights packed for a CPU.
 
-Leaving layers out makes a self-speculative draft (Zhang et al. 2023, "Draft & Verify: Lossless Large Language
-Model Acceleration via Self-Speculative Decoding"; Elhoushi et al. 2024, "LayerSkip").
-
-Packing: a draft tree is checked by products of weight matrices with a few rows. On a CPU such a product can
-cost much more than one with a single row, though both read the same weights. oneDNN's own layout of the
+Leaving layers out makes a self-speculative draft (Zhang et al. 2023, "Draft & Verify"; Elhoushi et al. 2024,
+"LayerSkip"). Packing: a draft tree is checked by products of weight matrices with a few rows. On a CPU these
+can cost much more than with a single row, though both read the same weights. oneDNN's own layout of the
 weights, made once, avoids most of that.
 """
 
@@ -30,13 +28,18 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
 
     ValueError for indices that are out of range or repeated, or leave nothing.
     """
-    name, count = find_decoder_layers(target.model)
+    count = target.model.config.get_text_config().num_hidden_layers
     skipped = sorted(layers)
     kept = [index for index in range(count) if index not in skipped]
     if not 0 < len(skipped) < count or len(kept) + len(skipped) != count:
         raise wrong("layers", list(layers), f"1 to {count - 1} different ones of [0, {count})")
-    model = structural_copy(target.model)
-    stack = model.get_submodule(name)
+    model = _structural_copy(target.model)
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    stacks = [module for module in lists if len(module) == count]
+    if len(stacks) != 1:
+        found = f"{len(stacks)} in {type(model).__name__}"
+        raise wrong("target", found, f"one list of {count} decoder layers")
+    stack: Any = stacks[0]
     for new_index, index in enumerate(kept):
         stack[new_index] = stack[index]
         # These numbers are indices in key-value caches, which must have no gaps.
@@ -53,25 +56,9 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     return LanguageModel(model, target.tokenizer, spec, target.revision)
 
 
-def find_decoder_layers(model: Any) -> tuple[str, int]:
-    """Name and length of the module list that holds the decoder layers; ValueError unless it is one."""
-    count = model.config.get_text_config().num_hidden_layers
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count
-    ]
-    if len(names) != 1:
-        lists = f"{names or 'none'} in {type(model).__name__}"
-        raise wrong("target", lists, f"one list of {count} decoder layers")
-    return names[0], count
-
-
-def structural_copy(model: Any) -> Any:
-    """A copy of a model's modules that shares every parameter and buffer."""
+def _structural_copy(model: Any) -> Any:
     # A deep copy whose memo already holds the tensors copies the modules and shares the weights.
-    shared = {id(t): t for t in chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, shared)
+    return copy.deepcopy(model, {id(t): t for t in chain(model.parameters(), model.buffers())})
 
 
 class PackedLinear(torch.nn.Module):
@@ -98,24 +85,12 @@ def can_pack(model: LanguageModel) -> bool:
 def pack_weights(model: LanguageModel) -> LanguageModel:
     """The same model with every linear layer packed; its logits differ by rounding.
 
-    Parameters
-    ----------
-    model : LanguageModel
-        It stays as it is and shares its weights with the result.
-
-    Returns
-    -------
-    LanguageModel
-        The packed model; the packed copies of the weights need as much memory again.
-
-    Raises
-    ------
-    ValueError
-        Unless the model is in float32 or bfloat16 on a CPU, and torch has oneDNN.
+    The packed copies of the weights need as much memory again. ValueError unless the model is in float32 or
+    bfloat16 on a CPU, and torch has oneDNN.
     """
     if not can_pack(model):
         raise wrong("model", model.backend, "float32 or bfloat16 on a CPU that oneDNN serves")
-    packed = structural_copy(model.model)
+    packed = _structural_copy(model.model)
     for parent in list(packed.modules()):
         for name, layer in list(parent.named_children()):
             # Subclasses (quantised layers, adapters) have a product of their own.

@@ -24,18 +24,16 @@ _V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
 _V2_RUNNER = "vllm.v1.worker.gpu.model_runner"
 _V2_VERIFIER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 _TESTED = "0.32.0 and 0.33.0"
-# The methods that the recorder relies on: engine, module, name, names of the parameters, version tested.
+# The methods that the recorder relies on: module, name, names of the parameters.
 _SYMBOLS = (
-    ("vLLM", _V1_RUNNER, "GPUModelRunner._sample", "self, logits, spec_decode_metadata", _TESTED),
-    ("vLLM", _V1_RUNNER, "GPUModelRunner._get_spec_decode_draft_probs",
-     "self, spec_decode_metadata", _TESTED),
-    ("vLLM", "vllm.v1.sample.rejection_sampler", "RejectionSampler.forward",
-     "self, metadata, draft_probs, logits, sampling_metadata", _TESTED),
-    ("vLLM", _V2_RUNNER, "GPUModelRunner.sample",
-     "self, hidden_states, input_batch, grammar_output", _TESTED),
-    ("vLLM", "vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "self, logits, input_batch", _TESTED),
-    ("vLLM", _V2_VERIFIER, "RejectionSampler.__call__",
-     "self, logits, input_batch, draft_logits, invalid_drafts", _TESTED),
+    (_V1_RUNNER, "GPUModelRunner._sample", "self, logits, spec_decode_metadata"),
+    (_V1_RUNNER, "GPUModelRunner._get_spec_decode_draft_probs", "self, spec_decode_metadata"),
+    ("vllm.v1.sample.rejection_sampler", "RejectionSampler.forward",
+     "self, metadata, draft_probs, logits, sampling_metadata"),
+    (_V2_RUNNER, "GPUModelRunner.sample", "self, hidden_states, input_batch, grammar_output"),
+    ("vllm.v1.worker.gpu.sample.sampler", "Sampler.__call__", "self, logits, input_batch"),
+    (_V2_VERIFIER, "RejectionSampler.__call__",
+     "self, logits, input_batch, draft_logits, invalid_drafts"),
 )  # fmt: skip
 # The requests with which the V2 runner warms up; their drafts are made up.
 _WARM_UP = ("_warmup_", "_v2_mixed_warmup_")
@@ -66,24 +64,11 @@ def recorded(path: str | Path) -> Iterator[None]:
     token with its draft distribution, and the output token; a step ends with the row of the extra token. A
     draft that was not sampled has a distribution with all its mass on it.
 
-    Parameters
-    ----------
-    path : str or Path
-        As for :class:`otmd.audit.Recorder`. The recorder is made when the first token is sampled. Of
-        processes that share a model, only the first has one. Engine r > 0 of a data-parallel server
-        writes to ``path`` with ``-r`` appended.
-
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    RuntimeError
-        If methods of vLLM have other parameters than in the version that was tested.
-    ValueError
-        When a token is sampled for a request that asks for more than temperature, top-k and top-p, and
-        where the processes of a model share out its requests.
+    ``path`` is that of an :class:`otmd.audit.Recorder`, which is made when the first token is sampled. Of
+    processes that share a model, only the first has one. Engine r > 0 of a data-parallel server writes to
+    ``path`` with ``-r`` appended. Other methods of vLLM than those that were tested are a RuntimeError; a
+    request for more than temperature, top-k and top-p is a ValueError when a token is sampled for it, and so
+    are processes that share out the requests of a model.
 
     Examples
     --------
@@ -269,16 +254,15 @@ def _numbers(tensor: Any) -> np.ndarray:
 
 def _require_symbols() -> None:
     """RuntimeError if a method that is relied on is missing or has other parameters."""
-    for engine, module, name, parameters, version in _SYMBOLS:
+    for module, name, parameters in _SYMBOLS:
         try:
             method = attrgetter(name)(importlib.import_module(module))
             given = ", ".join(inspect.signature(method).parameters)
         except (ImportError, AttributeError) as error:
             given = str(error)
         if given != parameters:
-            raise RuntimeError(
-                f"{name} of {module}: got {given}, expected {parameters}, tested with {engine} {version}"
-            )
+            expected = f"expected {parameters}, tested with vLLM {_TESTED}"
+            raise RuntimeError(f"{name} of {module}: got {given}, {expected}")
 
 
 def _refuse(asked: dict[str, Any]) -> None:

@@ -23,7 +23,6 @@ _PIP = (
     *("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"),
     *("--quiet", "--no-cache-dir", "--disable-pip-version-check"),
 )
-_LINES_SHOWN = 3
 
 
 class HarnessError(RuntimeError):
@@ -60,10 +59,7 @@ def cache_folder() -> Path:
 
 
 def cached(kind: str, name: str, fill: Callable[[Path], None]) -> Path:
-    """Return the folder ``kind/name`` of the cache, which ``fill(folder)`` writes if it is not there.
-
-    It appears in full or not at all; other processes that need it wait.
-    """
+    """Return the folder ``kind/name`` of the cache, which ``fill(folder)`` writes whole if it is missing."""
     cache = cache_folder()
     folder = cache / kind / name
     if folder.is_dir():
@@ -124,5 +120,5 @@ def _download(package: Package, folder: Path, progress: bool) -> Path:
     raise FetchError(
         f"cannot fetch {named}: is there a network, and room for {2 * package.size / 1e6:.0f} MB in "
         f"{cache_folder()} (or the folder OTMD_CACHE)? pip can be pointed at a mirror or a folder of wheels "
-        f"with PIP_INDEX_URL or PIP_FIND_LINKS. pip said: {' '.join(lines[-_LINES_SHOWN:])}"
+        f"with PIP_INDEX_URL or PIP_FIND_LINKS. pip said: {' '.join(lines[-3:])}"
     )

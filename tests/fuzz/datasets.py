@@ -1,4 +1,4 @@
-"""Target: dumps, folders of shards, n-gram models and prompts, damaged and crafted."""
+"""Target: dumps, folders of shards, and prompts, damaged and crafted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from fuzz import files
 from fuzz.choices import Choices
-from otmd.models import DatasetError, NGram, load_prompts, open_dataset
+from otmd.models import DatasetError, load_prompts, open_dataset
 from otmd.models.dataset import SHARDS
 from otmd.storage.store import Store
 
@@ -21,7 +21,7 @@ ALLOWED = (ValueError, DatasetError)
 
 def one_input(choices: Choices) -> None:
     try:
-        choices.pick((_dump, _dump, _folder, _ngram, _prompts, _settings))(choices)
+        choices.pick((_dump, _dump, _folder, _prompts, _settings))(choices)
     except ALLOWED as error:
         files.check_one_line(error)
 
@@ -66,12 +66,6 @@ def _folder(choices: Choices) -> None:
     record = f'{{"shards": {shards}}}' if choices.often() else files.json_value(choices)
     (folder / "collect.json").write_bytes(files.damaged(record.encode(), choices))
     _read(folder, bool(choices.below(2)))
-
-
-def _ngram(choices: Choices) -> None:
-    names = ("unigrams", "keys2", "counts2")[: 1 + choices.below(3)]
-    model = NGram.load(_written("ngram.npz", files.npz(choices, names, 2), choices))
-    model.probs([choices.below(3), choices.below(3)])
 
 
 def _prompts(choices: Choices) -> None:

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.conftest import make_ngram
 from otmd.models import ContextNGram, NGram, NGramDraft, load_draft
 from otmd.models.continuations import CountedContinuations
 from otmd.models.ngram import SHORTEST
@@ -29,16 +28,6 @@ def test_no_gram_reaches_over_the_end_of_a_sequence():
     together, apart = NGram.fit([[0, 1]], 3, 2), NGram.fit([[0], [1]], 3, 2)
     assert together.probs([0])[1] > apart.probs([0])[1]
     np.testing.assert_array_equal(apart.probs([0]), apart.probs([]))
-
-
-def test_saved_and_loaded_is_the_same(tiny, tmp_path):
-    model, path = make_ngram(tiny).model, tmp_path / "model.npz"
-    model.save(path)
-    loaded = load_draft(f"ngram:3:{path}", tiny)
-    assert loaded.describe()["revision"] == f"sha256:{model.sha256()}"
-    np.testing.assert_array_equal(loaded.model.probs([3, 4]), model.probs([3, 4]))
-    with pytest.raises(ValueError, match="order 3 over 62 tokens, expected order 2"):
-        load_draft(f"ngram:2:{path}", tiny)
 
 
 def test_a_large_vocabulary_does_not_overflow():

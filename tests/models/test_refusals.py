@@ -28,7 +28,6 @@ from otmd.trees import BlockVerification, IIDPaths
 P, Q = np.random.default_rng(0).normal(size=(2, 5, 11))
 LOGITS = {"target_logits": P, "draft_logits": Q}
 IDS = torch.tensor([[3, 4, 5, 6]])
-COUNTS = {"unigrams": np.array([1, 1]), "keys2": np.array([1]), "counts2": np.array([1])}
 
 
 @pytest.fixture
@@ -63,14 +62,6 @@ def written(name, content, read):
 
 def prompted(name, content):
     return written(name, content, lambda path: load_prompts([path], progress=False))
-
-
-def counted(**changed):
-    def call(m):
-        np.savez(m.at / "counts.npz", **COUNTS | changed)
-        NGram.load(m.at / "counts.npz")
-
-    return call
 
 
 def generated(model=None, ids=IDS, **settings):
@@ -176,10 +167,6 @@ REFUSED = {
         (lambda m: NGram.fit([[0, 1]], 5, 0), ValueError, "order: got 0"),
         *((lambda m, given=given: NGram.fit(given, 5, 2), ValueError, "sequences: got")
           for given in ([[]], [[0, 9]], [])),
-        *((counted(**changed), ValueError, "is no n-gram model") for changed in (
-            {"unigrams": np.array([0, 0])}, {"unigrams": np.empty(0, int)}, {"keys2": np.array([9])},
-            {"keys2": np.array([-1])}, {"counts2": np.array([0])}, {"counts2": np.array([1, 1])},
-        )),
     ],
     "decoding": [
         (lambda m: decode(m.tiny, [], 5, rng=0), ValueError, "prompt: got no tokens"),

@@ -25,9 +25,10 @@ def test_another_symbol_is_refused(monkeypatch, module, name, given):
             raise NotImplementedError
 
     monkeypatch.setitem(sys.modules, "engine", SimpleNamespace(Runner=Runner))
-    symbol = ("vLLM", module, name, "self, logits", "0.32.0")
+    symbol = (module, name, "self, logits")
     monkeypatch.setattr(vllm_recorder, "_SYMBOLS", [symbol])
     expected = f"{name} of {module}: got {given}, expected self, logits, tested with vLLM 0.32.0"
+    monkeypatch.setattr(vllm_recorder, "_TESTED", "0.32.0")
     with pytest.raises(RuntimeError) as error, vllm_recorder.recorded("run"):
         pass
     assert str(error.value) == expected
