@@ -56,27 +56,23 @@ def collect(
 
     Parameters
     ----------
-    target : str or LanguageModel
-        A model, or its name as ``load_target`` takes it ("default" needs no hub).
-    draft : str or Draft
-        A draft, or its name as ``load_draft`` takes it ("skip:13,15,17"). "ngram" without a file is
+    target, draft : str, LanguageModel or Draft
+        Models, or their names as ``load_target`` and ``load_draft`` take them. "ngram" without a file is
         fitted on the built-in prompts that are not among ``prompts``, with their answers.
     prompts : sequence of Prompt
-        The prompts; no two may share an id.
+        No two may share an id.
     folder : str or Path
         A new or empty folder, or one that an equal run began.
     positions_per_prompt : int
         The number of positions of each answer that are stored, spread evenly over the answer.
     mode : {"samples", "text"}
         Take the positions from answers that the target samples, or from the prompts' own answers.
-    temperature : float
+    temperature, seed : float, int
         For the answers that the target samples; 0 is greedy. The stored logits are always raw.
     max_new_tokens : int
         After how many tokens an answer is cut.
     dtype : {"float32", "float16"}
         The type in which the logits are stored.
-    seed : int
-        For the answers that the target samples.
     batch_size : int
         The number of prompts that the target answers together; one shard stores them.
     device, model_dtype : str, optional
@@ -194,10 +190,10 @@ def _tokenised(
     target: LanguageModel, draft: Draft, prompt: Prompt, settings: dict[str, Any]
 ) -> _Text:
     """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
-    lengths = [model.max_length for model in (target, draft) if model.max_length is not None]
-    longest = min(lengths, default=np.inf)
+    longest = min(model.max_length or np.inf for model in (target, draft))
     most = settings["max_new_tokens"]
     tokens = prompt_tokens(target.tokenizer, prompt)
+    answer: list[int] = []
     if not tokens:
         raise ValueError(f"prompts: {prompt.id!r} is empty")
     if len(tokens) + most > longest:
@@ -205,17 +201,16 @@ def _tokenised(
             f"prompts: {prompt.id!r} has {len(tokens)} tokens, which with max_new_tokens={most} "
             f"is more than the {longest} the models take"
         )
-    if settings["mode"] == "samples":
-        return _Text(prompt, tokens, [])
-    if prompt.answer is None:
-        raise ValueError(
-            f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
-            "leave it out, or use mode='samples'"
-        )
-    answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids
-    if not answer:
-        raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
-    return _Text(prompt, tokens, answer[:most])
+    if settings["mode"] == "text":
+        if prompt.answer is None:
+            raise ValueError(
+                f"prompts: {prompt.id!r} ({prompt.domain}) has no answer, which mode='text' needs; "
+                "leave it out, or use mode='samples'"
+            )
+        answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids[:most]
+        if not answer:
+            raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
+    return _Text(prompt, tokens, answer)
 
 
 def _write_shard(

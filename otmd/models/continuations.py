@@ -6,7 +6,6 @@ alone (SpecInfer's tree attention). The key-value cache keeps the path that is a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
@@ -18,22 +17,8 @@ from transformers import DynamicCache
 from otmd.models.draft_models import Draft, NGramDraft
 from otmd.models.language_models import LanguageModel, forward_logits
 from otmd.models.ngram import ContextNGram
+from otmd.models.tree_reading import Continuations
 from otmd.trees.base import Prefix
-
-
-class Continuations(ABC):
-    """A model's next-token distributions after a text, and after prefixes that continue the text."""
-
-    @abstractmethod
-    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
-
-    @abstractmethod
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the text."""
-
-    def read(self, prefixes: Sequence[Prefix], /) -> None:  # noqa: B027
-        """Compute the logits after several prefixes, if one call for all is cheaper than one each."""
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
@@ -41,7 +26,9 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     if isinstance(model, LanguageModel):
         return CachedContinuations(model, tokens)
     if isinstance(model, NGramDraft):
-        return CountedContinuations(model, tokens)
+        counted = ContextNGram(model.model, model.context)
+        counted.extend(tokens)
+        return counted
     return Recomputed(model, tokens)
 
 
@@ -49,8 +36,8 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
     """A model's continuations of several texts; a language model reads all of them in one call."""
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
-    together, noted = CachedContinuations(model, ()), set[Prefix]()
-    return [Branch(together, noted, tuple(text)) for text in texts]
+    together = CachedContinuations(model, ())
+    return [Branch(together, tuple(text)) for text in texts]
 
 
 class Recomputed(Continuations):
@@ -71,38 +58,17 @@ class Recomputed(Continuations):
         self.text += tokens
 
 
-class CountedContinuations(Continuations):
-    """Continuations by an n-gram model, which may count the text as it grows."""
-
-    def __init__(self, draft: NGramDraft, tokens: Sequence[int]) -> None:
-        self._model = ContextNGram(draft.model, draft.context)
-        self._model.extend(tokens)
-
-    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        return [np.log(self._model.probs(prefix)) for prefix in prefixes]
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._model.extend(tokens)
-
-
 class Branch(Continuations):
-    """Continuations of one of several texts that a language model reads together, as paths of one tree.
+    """Continuations of one of several texts that a language model reads together, as paths of one tree."""
 
-    What is to be read is noted; the next logits asked for compute what was noted of all texts.
-    """
-
-    def __init__(self, together: CachedContinuations, noted: set[Prefix], text: Prefix) -> None:
+    def __init__(self, together: CachedContinuations, text: Prefix) -> None:
         self._together = together
-        self._noted = noted
         self._text = text
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        self._noted |= {(*self._text, *prefix) for prefix in prefixes}
+        self._together.noted |= {(*self._text, *prefix) for prefix in prefixes}
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        self.read(prefixes)
-        self._together.logits([*self._noted])
-        self._noted.clear()
         return self._together.logits([(*self._text, *prefix) for prefix in prefixes])
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -115,6 +81,8 @@ class CachedContinuations(Continuations):
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
         self.model = model
         self.text = list(tokens)
+        # Prefixes that the next call reads as well.
+        self.noted = set[Prefix]()
         self._cache: Any = DynamicCache(config=model.model.config)
         # The cache holds the first ``_held`` tokens of the text, and then tokens of prefixes, ``_size`` in
         # all. The slots of a prefix are the indices of its tokens.
@@ -127,7 +95,8 @@ class CachedContinuations(Continuations):
             self._compute(missing)
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        self.read(prefixes)
+        self.read([*prefixes, *self.noted])
+        self.noted.clear()
         return [self._logits[prefix] for prefix in prefixes]
 
     @torch.inference_mode()

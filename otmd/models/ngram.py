@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from otmd.models.tree_reading import Continuations
 from otmd.probabilities import FloatArray, validate_count, wrong
 
 # The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted
@@ -29,12 +30,8 @@ class NGram:
     the gram without its last token) · V + last token; a single token is its own number. So the tokens seen
     after a context are neighbours among the keys.
 
-    Parameters
-    ----------
-    unigrams : ndarray of int64, shape (V,)
-        How often each token occurs.
-    keys, counts : sequences of int64 arrays
-        For orders 2, 3, …: the sorted keys, and how often each gram occurs.
+    ``unigrams`` (V,) say how often each token occurs; ``keys`` and ``counts`` have an array for each order
+    2, 3, …: the sorted keys, and how often each gram occurs.
 
     Examples
     --------
@@ -122,7 +119,7 @@ def _sharpen(probs: FloatArray, tokens: np.ndarray, times: np.ndarray) -> None:
     probs[tokens] += times / total
 
 
-class ContextNGram:
+class ContextNGram(Continuations):
     """An n-gram model of other text that also learns from the text as it is written.
 
     Texts repeat themselves: prompt lookup decoding drafts what followed the last tokens earlier in the text
@@ -146,6 +143,10 @@ class ContextNGram:
             for length in range(SHORTEST, min(self.longest, len(last)) + 1):
                 self._after[last[-length:]][token] += 1
             self._last.append(token)
+
+    def logits(self, prefixes: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Logarithms (V,) of the probabilities after each prefix."""
+        return [np.log(self.probs(prefix)) for prefix in prefixes]
 
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
         """Probabilities (V,) > 0 of the token after the text and a prefix, which is not counted."""

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from otmd.probabilities import FloatArray, Processing
 from otmd.trees.base import DraftTree, Prefix
 
-if TYPE_CHECKING:
-    from otmd.models.continuations import Continuations
+
+class Continuations(ABC):
+    """A model's next-token distributions after a text, and after prefixes that continue the text."""
+
+    @abstractmethod
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+
+    def read(self, prefixes: Sequence[Prefix], /) -> None:  # noqa: B027
+        """Compute the logits after several prefixes, if one call for all is cheaper than one each."""
 
 
 class Reader:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otmd.models import ContextNGram, NGram, NGramDraft, load_draft
-from otmd.models.continuations import CountedContinuations
+from otmd.models.continuations import continuations
 from otmd.models.ngram import SHORTEST
 
 TOKENS = st.lists(st.integers(0, 5), max_size=12)
@@ -92,7 +92,7 @@ def test_a_draft_of_both_kinds_by_its_text(tiny):
     rows = [3, 1, 4, 3]
     alone = [learning.logits(text[: row + 1])[-1] for row in rows]
     assert (learning.logits(text, rows) == alone).all()
-    counted = CountedContinuations(learning, text[:3])
+    counted = continuations(learning, text[:3])
     counted.extend(text[3:])
     np.testing.assert_allclose(counted.logits([()])[0], learning.logits(text)[-1], rtol=1e-5)
     assert isinstance(plain, NGramDraft)
