@@ -33,12 +33,11 @@ _PREPARED |= {"logits_to_keep", "use_cache"}
 _SETTINGS = """
     max_length max_new_tokens min_length min_new_tokens max_time stop_strings do_sample
     num_return_sequences temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff
-    repetition_penalty
-    encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids sequence_bias
-    renormalize_logits remove_invalid_values forced_bos_token_id forced_eos_token_id suppress_tokens
-    begin_suppress_tokens exponential_decay_length_penalty token_healing guidance_scale watermarking_config
-    output_scores output_logits return_dict_in_generate transformers_version
-    pad_token_id bos_token_id eos_token_id decoder_start_token_id disable_compile"""
+    repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids sequence_bias renormalize_logits remove_invalid_values forced_bos_token_id
+    forced_eos_token_id suppress_tokens begin_suppress_tokens exponential_decay_length_penalty
+    token_healing guidance_scale watermarking_config output_scores output_logits return_dict_in_generate
+    transformers_version pad_token_id bos_token_id eos_token_id decoder_start_token_id disable_compile"""
 _SERVED = frozenset(_SETTINGS.split())
 # Their scores depend on the calls before, which here are those of a tree.
 _STATEFUL = (

@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 import otmd
-from otmd.models import (
-    DEFAULT_DRAFT,
-    Speculation,
-    collect,
-    decode,
-    load_draft,
-    load_prompts,
-    load_target,
-)
+from otmd.models import DEFAULT_DRAFT, collect, load_prompts, load_target
 from otmd.models.wheels import DEFAULT_MODEL, fetch
-from otmd.trees import TokenTree, Traversal
 
 pytestmark = pytest.mark.model
 
@@ -51,14 +42,6 @@ def test_the_tokenizer_splits_digits_and_gives_texts_back(default):
     assert [tokenizer.decode([i]) for i in tokenizer("12345").input_ids] == list("12345")
     text = "In 2889, x = 10000 +  3.14159;\n\tthe aërial café"
     assert tokenizer.decode(tokenizer(text).input_ids) == text
-
-
-def test_a_greedy_text_by_draft_trees_is_its_own(default):
-    prompt = default.tokenizer("One, two, three, four, one, two, three,").input_ids
-    expected = default.generate([prompt], 12, 0.0, rngs=[np.random.default_rng(0)])[0]
-    draft = load_draft("ngram:2+context", default, [prompt])
-    way = Speculation(draft, lambda q: TokenTree(q, (2, 1)), Traversal(), otmd.Processing())
-    assert decode(default, prompt, 12, way, otmd.Processing(0.0), rng=0).tokens == expected
 
 
 @pytest.mark.slow

@@ -24,12 +24,6 @@ def test_equals_the_naive_twin_and_is_a_positive_law(sequences, order, context):
     assert (probs > 0).all()
 
 
-def test_no_gram_reaches_over_the_end_of_a_sequence():
-    together, apart = NGram.fit([[0, 1]], 3, 2), NGram.fit([[0], [1]], 3, 2)
-    assert together.probs([0])[1] > apart.probs([0])[1]
-    np.testing.assert_array_equal(apart.probs([0]), apart.probs([]))
-
-
 def test_a_large_vocabulary_does_not_overflow():
     tokens = [151_935, 151_934] * 3
     model = NGram.fit([tokens], 151_936, order=5)
@@ -72,14 +66,6 @@ def test_counts_of_the_text_equal_their_naive_twin(corpus, order, text, prefix, 
     np.testing.assert_allclose(found, naive([corpus], order, text, prefix, longest), rtol=1e-12)
     assert found.sum() == pytest.approx(1.0)
     assert (found > 0).all()
-
-
-def test_what_the_text_repeats_becomes_likely():
-    model = ContextNGram(NGram.fit([[0, 1, 2, 3]], 4, 1), 3)
-    model.extend([0, 1, 2, 0, 1, 2, 0, 1])
-    assert model.probs().argmax() == 2
-    assert model.probs()[2] == pytest.approx(7 / 8)
-    assert ContextNGram(model.model, 0).probs()[2] == pytest.approx(0.25)
 
 
 def test_a_draft_of_both_kinds_by_its_text(tiny):
