@@ -67,12 +67,14 @@ def collect(
         The number of positions of each answer that are stored, spread evenly over the answer.
     mode : {"samples", "text"}
         Take the positions from answers that the target samples, or from the prompts' own answers.
-    temperature, seed : float, int
+    temperature : float
         For the answers that the target samples; 0 is greedy. The stored logits are always raw.
     max_new_tokens : int
         After how many tokens an answer is cut.
     dtype : {"float32", "float16"}
         The type in which the logits are stored.
+    seed : int
+        For the answers that the target samples.
     batch_size : int
         The number of prompts that the target answers together; one shard stores them.
     device, model_dtype : str, optional

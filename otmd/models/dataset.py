@@ -106,10 +106,10 @@ class Dataset:
             raise wrong("indices", rows.tolist(), f"integers in [0, {len(self)})")
         starts = np.cumsum([0, *(len(target.raw) for target, _ in self._files)])
         files = np.searchsorted(starts, rows, side="right") - 1
-        places = list(zip(files, rows - starts[files], strict=True))
+        located = list(zip(files, rows - starts[files], strict=True))
         read = []
         for side, name in enumerate(("target", "draft")):
-            listed = [self._files[file][side].rows(row) for file, row in places]
+            listed = [self._files[file][side].rows(row) for file, row in located]
             numbers = np.array(listed).reshape(-1, self.vocab_size)
             if (bad := ~(numbers < np.inf)).any():
                 row, token = np.argwhere(bad)[0]

@@ -187,6 +187,6 @@ def _json_lines(text: str, path: Path) -> list[dict[str, Any]]:
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
             if not isinstance(rows[-1], dict):
-                found = f"got {line[:40]!r}"
-                raise ValueError(f"{path}, line {number}: expected a JSON object, {found}")
+                expected = f"expected a JSON object, got {line[:40]!r}"
+                raise ValueError(f"{path}, line {number}: {expected}")
     return rows

@@ -37,8 +37,8 @@ def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel
     lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     stacks = [module for module in lists if len(module) == count]
     if len(stacks) != 1:
-        found = f"{len(stacks)} in {type(model).__name__}"
-        raise wrong("target", found, f"one list of {count} decoder layers")
+        lists_in = f"{len(stacks)} in {type(model).__name__}"
+        raise wrong("target", lists_in, f"one list of {count} decoder layers")
     stack: Any = stacks[0]
     for new_index, index in enumerate(kept):
         stack[new_index] = stack[index]
