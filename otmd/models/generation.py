@@ -200,7 +200,7 @@ class _Scores(Reader):
             after = CachedContinuations(cast(LanguageModel, model), tokens)
         else:
             after = continuations(model, tokens)
-        super().__init__(after, step, self.vocab_size)
+        super().__init__(after, step)
 
     def text(self, prefix: Prefix) -> torch.Tensor:
         """Token ids (1, T) of the text and a prefix."""
@@ -208,7 +208,7 @@ class _Scores(Reader):
 
     def logits(self, prefix: Prefix) -> torch.Tensor:
         """Logits (1, V) of the next token after the text and a prefix, float32."""
-        row = super()._row(self._known(prefix))
+        row = self._text.logits([self._known(prefix)])[0][: self.vocab_size]
         logits = torch.full((1, self.vocab_size), -torch.inf, device=self.ids.device)
         logits[0, : row.size] = torch.from_numpy(row)
         return logits
@@ -217,8 +217,8 @@ class _Scores(Reader):
         """The logits (1, V) after the processors, which see the text and the prefix."""
         return self.processors(self.text(prefix), self.logits(prefix))
 
-    def _row(self, prefix: Prefix) -> FloatArray:
-        return self.scores(prefix)[0].numpy(force=True)
+    def _distribution(self, prefix: Prefix) -> FloatArray:
+        return self._step(self.scores(prefix)[0].numpy(force=True))
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Read the prefixes in one call, if the model can."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from otmd.models.tree_reading import Continuations
-from otmd.probabilities import FloatArray, validate_count, wrong
+from otmd.probabilities import FloatArray, Processing, validate_count, wrong
 
 # The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted
 # model predicts better what follows one.
@@ -147,6 +147,13 @@ class ContextNGram(Continuations):
     def logits(self, prefixes: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Logarithms (V,) of the probabilities after each prefix."""
         return [np.log(self.probs(prefix)) for prefix in prefixes]
+
+    def distribution(
+        self, prefix: Sequence[int], step: Processing, size: int | None = None
+    ) -> FloatArray:
+        """The probabilities themselves, at a tenth of the time, where ``step`` would give them again."""
+        probs = self.probs(prefix)[:size]
+        return probs if step == Processing() else step(np.log(probs))
 
     def probs(self, prefix: Sequence[int] = ()) -> FloatArray:
         """Probabilities (V,) > 0 of the token after the text and a prefix, which is not counted."""

@@ -26,6 +26,10 @@ class Continuations(ABC):
     def read(self, prefixes: Sequence[Prefix], /) -> None:  # noqa: B027
         """Compute the logits after several prefixes, if one call for all is cheaper than one each."""
 
+    def distribution(self, prefix: Prefix, step: Processing, size: int | None = None) -> FloatArray:
+        """Distribution of the next token after a prefix, from its first ``size`` logits."""
+        return step(self.logits([prefix])[0][:size])
+
 
 class Reader:
     """A model's distributions (V,) after a text and after prefixes that continue it."""
@@ -41,11 +45,11 @@ class Reader:
     def __call__(self, prefix: Prefix) -> FloatArray:
         """The distribution after a prefix."""
         if prefix not in self._probs:
-            self._probs[prefix] = self._step(self._row(prefix))
+            self._probs[prefix] = self._distribution(prefix)
         return self._probs[prefix]
 
-    def _row(self, prefix: Prefix) -> FloatArray:
-        return self._text.logits([prefix])[0][: self._vocab_size]
+    def _distribution(self, prefix: Prefix) -> FloatArray:
+        return self._text.distribution(prefix, self._step, self._vocab_size)
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Read many prefixes in one call of the model, if that is cheaper."""

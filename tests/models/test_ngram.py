@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from otmd.models import ContextNGram, NGram, NGramDraft, load_draft
 from otmd.models.continuations import continuations
 from otmd.models.ngram import SHORTEST
+from otmd.probabilities import Processing
 
 TOKENS = st.lists(st.integers(0, 5), max_size=12)
 
@@ -81,6 +82,9 @@ def test_a_draft_of_both_kinds_by_its_text(tiny):
     counted = continuations(learning, text[:3])
     counted.extend(text[3:])
     np.testing.assert_allclose(counted.logits([()])[0], learning.logits(text)[-1], rtol=1e-5)
+    for step in (Processing(), Processing(0.5)):
+        expected = step(counted.logits([()])[0])
+        np.testing.assert_allclose(counted.distribution((), step), expected, rtol=1e-12)
     assert isinstance(plain, NGramDraft)
 
 
