@@ -159,8 +159,14 @@ def signs(report: RecordedRunAudit) -> set[str]:
     )
 
 
+# The first engine of each line, and in make test-slow the others.
 @pytest.mark.parametrize(
-    ("fault", "name"), [(fault, name) for fault, x in PATTERNS.items() for name in x.engines]
+    ("fault", "name"),
+    [
+        pytest.param(fault, name, marks=pytest.mark.slow if index else ())
+        for fault, pattern in PATTERNS.items()
+        for index, name in enumerate(pattern.engines)
+    ],
 )
 def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     pattern = PATTERNS[fault]
