@@ -90,12 +90,6 @@ def read_columns(path: Path, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
         return {name: table[name].to_numpy() for name in schema.names}
 
 
-def read_metadata(path: Path) -> dict[bytes, bytes]:
-    """Read the key-value metadata of a file's schema; errors as for :func:`read_columns`."""
-    with _opened(path) as stored:
-        return dict(stored.schema_arrow.metadata or {})
-
-
 @contextmanager
 def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
     """Open a file; ValueError if it is torn, or its footer is too long.
