@@ -139,7 +139,7 @@ class Recorder:
         ----------
         **fields
             The fields of a row (``docs/howto/audit_an_engine.md``): NumPy arrays, torch tensors, lists,
-            numbers or texts. None is the same as leaving the field out.
+            numbers or strings. None is the same as leaving the field out.
         """
         self._add([fields], all_drafts=False)
 

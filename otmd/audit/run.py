@@ -57,9 +57,9 @@ def recorded_run(
     source : str, Path or sequence of mapping
         The folder of a :class:`Recorder`, a ``.jsonl`` or ``.jsonl.gz`` file, or rows with the same fields.
     law : str or callable, optional
-        The law of the drafts of a position: with-replacement, without-replacement, conditional-poisson,
-        greedy, hub, stratified, top-k, independent, fixed for drafts that the text before them decides, or
-        none for plain decoding. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``,
+        The law of the drafts of a position: with-replacement (or independent), without-replacement,
+        conditional-poisson, greedy, hub, stratified, top-k, fixed for drafts that the text before them
+        decides, or none for plain decoding. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``,
         such as ``partial(Stratified, sharpness=1.5)``. Unless given, with-replacement. A folder has its own.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
@@ -68,8 +68,8 @@ def recorded_run(
         layer verification) as a whole. Under the last two the outputs are tested at every depth, but the
         drafts and the acceptance at depth 0 alone. Unless given, "token". A folder has its own.
     all_drafts : bool
-        Whether the rows have the drafts of every step whatever was accepted: then all drafts of a rule for
-        blocks are tested. A folder says so itself.
+        Whether all drafts of every step are recorded, also those after a rejection: then drafts at every
+        depth are tested under "block". A folder says so itself.
     end_tokens : sequence of int, optional
         The ids of the tokens that end a text: a step has no rows behind them. A folder has its own.
     bias : float

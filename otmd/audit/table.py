@@ -164,7 +164,7 @@ class Tabulator:
     def lines(self, row: Row, all_drafts: bool = False) -> list[Line]:
         """The lines of the next row: none if it lies behind the end of the text.
 
-        ``all_drafts``: the rows have the drafts of its step whatever was accepted.
+        ``all_drafts``: all drafts of its step are recorded, also those after a rejection.
         """
         tokens, output = row.draft_tokens, row.output_token
         decided = output != NOT_DECIDED

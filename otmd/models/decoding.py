@@ -26,7 +26,7 @@ _RAW = Processing()
 
 @dataclass
 class Decoded:
-    """A text that was decoded, and what it took.
+    """Decoded tokens, with counters and times.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Speculation:
 
 
 class Decoder:
-    """Both models at the end of a text that they write, and what it took.
+    """Both models at the end of a text that they write, with counters and times.
 
     ``draft`` is the draft model, the law of its trees and their rule; without it the target writes alone.
     """

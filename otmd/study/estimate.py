@@ -5,9 +5,8 @@ is a ratio of two sums over prompts. The jackknife leaves out one prompt at a ti
 the quantiles of Student's t for the prompts less one, keeps the level over few prompts, where the percentiles
 of a bootstrap are too narrow (Tukey 1958; Miller, "The jackknife: a review", Biometrika 1974).
 
-Between functions an estimate is an array (1 + N,): the value, and the value without each of N prompts. So
-ratios and differences of estimates over the same prompts are those of their arrays, and such pairs have
-intervals of their own.
+Functions pass an estimate as an array (1 + N,): the value, then the value without each of N prompts. A ratio
+or a difference of two such arrays over the same prompts is again an estimate, paired by prompt.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class Estimate(NamedTuple):
     ) -> Estimate:
         """The value and its interval from an array (1 + N,).
 
-        With arrays of its guaranteed bounds, the interval runs from the lower end of the lower bound's to the
-        upper end of the upper bound's.
+        With arrays of guaranteed bounds, the interval runs from the lower end for ``low`` to the upper end for
+        ``high``.
         """
         prompts = values.size - 1
         if prompts < 2:
@@ -56,7 +55,7 @@ class Estimate(NamedTuple):
         return cls(float(values[0]), float(low[0]) - below, float(high[0]) + above)
 
     def columns(self, name: str, ends: str = "") -> dict[str, float | None]:
-        """The value under a name, and its interval in ``low`` and ``high`` after another."""
+        """The value as ``name``, and its interval as ``low`` and ``high`` behind the prefix ``ends``."""
         return {name: self.value, f"{ends}low": self.low, f"{ends}high": self.high}
 
 
