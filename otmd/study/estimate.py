@@ -5,8 +5,8 @@ is a ratio of two sums over prompts. The jackknife leaves out one prompt at a ti
 the quantiles of Student's t for the prompts less one, keeps the level over few prompts, where the percentiles
 of a bootstrap are too narrow (Tukey 1958; Miller, "The jackknife: a review", Biometrika 1974).
 
-Functions pass an estimate as an array (1 + N,): the value, then the value without each of N prompts. A ratio
-or a difference of two such arrays over the same prompts is again an estimate, paired by prompt.
+Functions pass an estimate as an array (1 + N,): the value, then the value without each of N prompts. A
+ratio or a difference of two such arrays over the same prompts is again an estimate, paired by prompt.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Estimate(NamedTuple):
     ) -> Estimate:
         """The value and its interval from an array (1 + N,).
 
-        With arrays of guaranteed bounds, the interval runs from the lower end for ``low`` to the upper end for
-        ``high``.
+        With arrays of guaranteed bounds, the interval runs from the lower end for ``low`` to the upper end
+        for ``high``.
         """
         prompts = values.size - 1
         if prompts < 2:
