@@ -59,8 +59,9 @@ def recorded_run(
     law : str or callable, optional
         The law of the drafts of a position: with-replacement (or independent), without-replacement,
         conditional-poisson, greedy, hub, stratified, top-k, fixed for drafts that the text before them
-        decides, or none for plain decoding. Or a callable that makes the law of ``draft_probs`` (V,) and ``num_drafts``,
-        such as ``partial(Stratified, sharpness=1.5)``. Unless given, with-replacement. A folder has its own.
+        decides, or none for plain decoding. Or a callable that makes the law of ``draft_probs`` (V,) and
+        ``num_drafts``, such as ``partial(Stratified, sharpness=1.5)``. Unless given, with-replacement. A
+        folder has its own.
     false_alarm : float
         Probability, at most, that a sound engine's run is called faulty.
     rule : {"token", "block", "tree"}, optional
