@@ -133,13 +133,17 @@ def audited(engine: SimpleNamespace, pair: str, dtype: torch.dtype, n: int = 4) 
     ("pair", "dtype"),
     [
         *((pair, torch.bfloat16) for pair in PAIRS),
-        *(("200 tokens", dtype) for dtype in (torch.float16, torch.float32, torch.float64)),
+        *(
+            pytest.param("200 tokens", dtype, marks=pytest.mark.slow)
+            for dtype in (torch.float16, torch.float32, torch.float64)
+        ),
     ],
 )
 def test_the_audit_finds_no_fault(engine, pair: str, dtype: torch.dtype) -> None:
     assert not audited(engine, pair, dtype)
 
 
+@pytest.mark.slow
 def test_the_audit_finds_half_precision() -> None:
     """A control: the page's code, with the residual summed up in the dtype of the target."""
     source = SOURCE

@@ -63,6 +63,7 @@ def test_outputs_follow_the_target(example, answered, oracle, drafts):
     assert report.outcome == "PASS", str(report)
 
 
+@pytest.mark.slow
 def test_another_temperature_is_found(example, answered, oracle):
     listed = answered("probabilistic", 0.6)
     report = texts(example.as_texts(PROMPT, listed), oracle, temperature=TEMPERATURE)

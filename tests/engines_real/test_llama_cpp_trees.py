@@ -40,6 +40,7 @@ def audited(example, weights, oracle, count: int) -> tuple[otmd.audit.RecordedRu
     return report, LENGTH * len(written) / sum(calls for _, calls in written)
 
 
+@pytest.mark.slow
 def test_texts_follow_the_target(example, weights, oracle):
     report, tokens_per_call = audited(example, weights, oracle, 100)
     assert report.outcome == "PASS", str(report)

@@ -59,6 +59,7 @@ def test_edges(case: str, device: str) -> None:
         compare(p, q, n, device)
 
 
+@pytest.mark.slow
 @on_each_device
 def test_a_large_vocabulary_and_leading_axes(device: str) -> None:
     p, q = model_like(4, 20_000, seed=3)
