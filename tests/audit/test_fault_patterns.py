@@ -58,7 +58,7 @@ PATTERNS = {
     "another order of temperature and cuts": Pattern(
         {"cuts before the temperature": 400}, {"output_impossible", "impossible_accepted"}
     ),
-    "a coin of few bits, or compared with ≤ in place of <": Pattern(
+    "a uniform random number of few bits, or compared with ≤ in place of <": Pattern(
         {"a coarse coin": 400}, {"impossible_accepted"}, {"output_impossible"}
     ),
     "a penalty ignored": Pattern(
@@ -109,7 +109,7 @@ PATTERNS = {
         {"outputs: p/q", f"- {MUCH_TOO_RARELY}"},
         {EXTRA, IMPROBABLE, "acceptance low"},
     ),
-    "the residual through a softmax, not renormalised, one token off, or a buffer of zeros": Pattern(
+    "a softmax of the residual, or one not renormalised, one token off, or a buffer of zeros": Pattern(
         {
             "softmaxed residual": 400,
             "residual one token off": 400,
