@@ -179,8 +179,9 @@ def judge_claims(
     """Judge the claims for which anything was recorded. Only the bounds count impossible outcomes."""
     recorded: list[Evidence] = []
     for side in (OUTPUTS, DRAFTS):
-        tested = _lines_of(table, side)
-        position = np.cumsum(table["slot"] == POSITION)[is_tested(table, side)] - 1
+        lines = is_tested(table, side)
+        tested = {name: column[lines] for name, column in table.items()}
+        position = np.cumsum(table["slot"] == POSITION)[lines] - 1
         groupings = _groupings(tested, position, side, of_texts)
         impossible = tested["mass"] == 0
         # The order of token ids, the last one, links drafts.
@@ -333,7 +334,7 @@ def _bets_by_group(
             num_samples=path.size,
             p_value=min(1.0, statistics.anytime_p_value(path) / part),
             excess=0.5 * float(excess.sum()),
-            detectable=detectable_by_bets(path.size, level * part),
+            detectable=_detectable_by_bets(path.size, level * part),
         )
 
     groups = []
@@ -346,7 +347,7 @@ def _bets_by_group(
     return [*groups, judged(name, possible, np.cumsum(gains[possible]), 0.5 * share)]
 
 
-def detectable_by_bets(num_samples: int, level: float) -> float:
+def _detectable_by_bets(num_samples: int, level: float) -> float:
     """About the total variation on two halves of the order that bets find with probability 0.9."""
     # The wealth grows by KL ≥ 2·(total variation)² a sample, less what the bets spend on learning; the factor
     # is that of simulations.
@@ -384,7 +385,7 @@ def judge_rate(table: Table, happened: str, most: str, level: float) -> Rate | N
 
 def bands_of(table: Table, side: str, order: str) -> tuple[Band, ...]:
     """The classes of the tokens of a side in this order, without those that cannot vary."""
-    names, labels, probs = _classes_in_order(_lines_of(table, side), side, order)
+    names, labels, probs = _classes_in_order(table, side, order)
     observed = np.bincount(labels, minlength=len(names))
     expected = probs.sum(axis=0)
     spread = np.sqrt((probs * (1.0 - probs)).sum(axis=0))
@@ -397,36 +398,30 @@ def bands_of(table: Table, side: str, order: str) -> tuple[Band, ...]:
 
 def examples_of(table: Table, claim: Claim) -> tuple[str, tuple[Example, ...]]:
     """The class that holds most tokens too many in the order of a claim, and the first of its tokens."""
-    lines = _lines_of(table, claim.side)
-    names, labels, probs = _classes_in_order(lines, claim.side, claim.order)
+    names, labels, probs = _classes_in_order(table, claim.side, claim.order)
     expected = probs.sum(axis=0)
     excess = np.bincount(labels, minlength=len(names)) - expected
     worst = int(np.argmax(excess / np.sqrt(np.maximum(expected, 1.0))))
-    shown = np.flatnonzero(labels == worst)[:_EXAMPLES]
+    shown = np.flatnonzero(is_tested(table, claim.side))[labels == worst][:_EXAMPLES]
     columns = ("row", "request", "depth", "token", "mass", "draft_mass")
-    entries = zip(*(lines[name][shown].tolist() for name in columns), strict=True)
+    entries = zip(*(table[name][shown].tolist() for name in columns), strict=True)
     return names[worst], tuple(Example(*entry) for entry in entries)
 
 
 def _classes_in_order(
-    lines: Table, side: str, order: str
+    table: Table, side: str, order: str
 ) -> tuple[Sequence[str], IntArray, FloatArray]:
     """Names, labels (M,) and probabilities (M, K) of classes: quarters of the order if it has no others."""
+    lines = is_tested(table, side)
     if side == OUTPUTS and order in CLASSES:
-        labels, probs = _classes(lines, order)
-        return CLASSES[order], labels, probs
+        labels, probs = _classes(table, order)
+        return CLASSES[order], labels[lines], probs[lines]
     claim = next(claim for claim in claims.ORDERED[side] if claim.order == order)
     # The quarter in which the middle of the token's mass lies.
-    middle = lines[claim.name] + 0.5 * lines["mass"]
+    middle = table[claim.name][lines] + 0.5 * table["mass"][lines]
     labels = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
     names = [f"{side}, quarter {k + 1} in order of {order}" for k in range(_PARTS)]
     return names, labels, np.full((labels.size, _PARTS), 1 / _PARTS)
-
-
-def _lines_of(table: Table, side: str) -> Table:
-    """The tested tokens of a side."""
-    lines = is_tested(table, side)
-    return {name: column[lines] for name, column in table.items()}
 
 
 def is_tested(table: Table, side: str) -> BoolArray:
@@ -439,7 +434,7 @@ def improbable_rows(table: Table, level: float) -> dict[str, IntArray]:
     # A tail mass is at most x with probability x at most; there is one for each token of the side.
     rows = {}
     for kind, side in (("output_improbable", OUTPUTS), ("draft_improbable", DRAFTS)):
-        lines = _lines_of(table, side)
-        small = (lines["tail"] * lines["tail"].size <= level) & (lines["mass"] > 0)
-        rows[kind] = np.unique(lines["row"][small])
+        lines = is_tested(table, side) & (table["mass"] > 0)
+        small = table["tail"] * np.count_nonzero(is_tested(table, side)) <= level
+        rows[kind] = np.unique(table["row"][lines & small])
     return rows

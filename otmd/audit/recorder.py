@@ -160,9 +160,8 @@ class Recorder:
         **fields
             The fields of a row. ``target_logits`` or ``target_probs`` has the shape (n + 1, V),
             ``draft_logits`` or ``draft_probs`` (n, V), or (n + 1, V) with the q behind the last draft; with
-            ``target_ids`` or ``draft_ids``, K takes the
-            place of V. Fields such as ``request``, ``step`` and ``target_temperature`` hold for all rows of
-            the step.
+            ``target_ids`` or ``draft_ids``, K takes the place of V. Fields such as ``request``, ``step`` and
+            ``target_temperature`` hold for all rows of the step.
         """
         drafts = _tokens("draft_tokens", draft_tokens)
         outputs = _tokens("output_tokens", output_tokens)

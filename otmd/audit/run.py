@@ -102,7 +102,7 @@ def recorded_run(
     'INCONCLUSIVE'
     """
     processings = {"target": target_processing, "draft": draft_processing}
-    _validate(false_alarm, bias)
+    validate_rates(false_alarm, bias)
     if isinstance(source, str | Path) and Path(source).is_dir():
         declared, table = read_folder(Path(source))
         given = {
@@ -135,7 +135,8 @@ def recorded_run(
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)
 
 
-def _validate(false_alarm: float, bias: float) -> None:
+def validate_rates(false_alarm: float, bias: float) -> None:
+    """Raise ValueError for rates that no audit has, before anything is read."""
     if validate_level(false_alarm) < SMALLEST_FALSE_ALARM:
         raise wrong("false_alarm", repr(false_alarm), f"at least {SMALLEST_FALSE_ALARM:.0e}")
     validate_fraction("bias", bias)
@@ -151,7 +152,6 @@ def audit_table(
     rng: np.random.Generator,
 ) -> RecordedRunAudit:
     """Audit the table of a source with this name; of texts, the law that is declared is empty."""
-    _validate(false_alarm, bias)
     is_position = table["slot"] == POSITION
     if not is_position.any():
         raise wrong(name, "no rows", "at least one")
@@ -208,9 +208,9 @@ def _counted(rows: IntArray) -> tuple[int, tuple[int, ...]]:
 
 def _metrics(table: Table) -> dict[str, float]:
     """The numbers that are called acceptance, by name."""
-    positions = {name: x[table["slot"] == POSITION] for name, x in table.items()}
-    depth, num_drafts, accepted = (positions[x] for x in ("depth", "num_drafts", "accepted"))
-    verified = positions["decided"] & (num_drafts > 0)
+    names = ("depth", "num_drafts", "accepted", "decided")
+    depth, num_drafts, accepted, decided = (table[x][table["slot"] == POSITION] for x in names)
+    verified = decided & (num_drafts > 0)
     num_steps = int(np.count_nonzero(verified & (depth == 0)))
     num_accepted = int(accepted.sum())
     ceilings = table["ceiling"][~np.isnan(table["ceiling"])]

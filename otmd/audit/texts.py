@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from otmd.audit.declared import NO_DRAFTS
 from otmd.audit.recorder import Declared
 from otmd.audit.report import RecordedRunAudit
 from otmd.audit.rows import (
@@ -22,7 +23,7 @@ from otmd.audit.rows import (
     read_ids,
     read_row,
 )
-from otmd.audit.run import audit_table
+from otmd.audit.run import audit_table, validate_rates
 from otmd.audit.table import Line, Tabulator, table_of_all
 from otmd.audit.verifiers import derived_rng
 from otmd.laws.base import RngLike
@@ -107,9 +108,10 @@ def texts(
     """
     processing = {"target": Processing(temperature, top_k, top_p, min_p, order)}
     validate_count("batch_size", batch_size)
+    validate_rates(false_alarm, bias)
     ends = tuple(read_ids("end_tokens", list(end_tokens)).tolist())
     rows, name = numbered(source, "texts")
-    tabulator = Tabulator("none", end_tokens=ends)
+    tabulator = Tabulator(NO_DRAFTS, end_tokens=ends)
     logits = _Logits(oracle)
     positions = (at for number, row in rows for at in _positions(_read_text(number, row, name)))
 

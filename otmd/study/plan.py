@@ -49,7 +49,7 @@ SCHEMA: dict[str, Any] = {
     **{"tokens": float, "bound": float, "steps": int},
 }
 MEANS = f"Means over {NUM_STEPS - LEFT_OUT} steps at each start, the first {LEFT_OUT} left out; "
-"""What the values of a plan are."""
+"""The meaning of the values of a plan."""
 
 
 def candidates(budgets: Sequence[int], depth: int, temperature: float) -> list[Candidate]:

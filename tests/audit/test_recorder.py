@@ -1,4 +1,4 @@
-"""What an engine records is what is judged: the table of a folder is that of the rows."""
+"""The recorder: the table of a folder is that of the rows, and damaged folders are refused."""
 
 from __future__ import annotations
 

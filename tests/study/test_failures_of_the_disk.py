@@ -50,7 +50,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 def finished(folder: Path) -> dict[str, bytes]:
-    """What is kept of a run: shards, or parts and the table."""
+    """The files that a run keeps: shards, or parts and the table."""
     kept = [*folder.rglob("*.safetensors"), *folder.rglob("*.parquet")]
     return {path.name: path.read_bytes() for path in kept}
 

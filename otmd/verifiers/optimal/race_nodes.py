@@ -19,7 +19,6 @@ _LOWEST_RATIO = 1e-13
 _HEADROOM = 0.1
 # Only rounding separates ratios above this multiple of the highest one from it.
 _BELOW = 1.0 - 1e-9
-_MORE_NODES = 16
 MOST_NODES = 48
 """A search for nodes ends at so many: the time for their weights grows with the square."""
 
