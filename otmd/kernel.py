@@ -1,6 +1,6 @@
-"""Numba kernels: small inputs run as plain Python, so that a first answer does not wait for the compiler.
+"""Numba kernels: small problems run as plain Python, so that a first answer does not wait for the compiler.
 
-How a kernel runs is decided by its input's size alone: the same call gives the same bits whatever ran before.
+The size of the problem alone decides: the same call gives the same bits whatever ran before.
 Both ways run the same source. Compiled code is kept on disk. It releases Python's lock, so that threads help.
 """
 
@@ -20,8 +20,10 @@ from numba import config, get_num_threads, njit
 from numba.core import serialize
 from numba.np.ufunc import threading_layer
 
-# Compiled code computes inputs of more numbers than this.
-_MOST_NUMBERS = 64
+# Plain Python runs on at most so many tokens: ``compare`` takes two seconds then, compiled code 60 at first.
+_MOST_NUMBERS = 32
+# A batch may have so many times the numbers of one position: each runs for itself.
+_SMALL_BATCH = 8
 # The user is told about compiling after this many seconds.
 _PATIENCE = 1.0
 # For fewer numbers than this, waking a thread takes longer than the work.
@@ -70,7 +72,8 @@ class Kernel:
         """Run the kernel."""
         if _mode.plain:
             return self.py_func(*arguments)
-        small = _mode.size <= _MOST_NUMBERS and _size(arguments) <= _MOST_NUMBERS
+        # Outside a declared problem, the arrays tell its size.
+        small = (_mode.size or _size(arguments)) <= _MOST_NUMBERS
         if small or config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
             return self._run_plain(arguments)
         try:
@@ -112,13 +115,14 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 @contextmanager
-def input_size(numbers: int) -> Iterator[None]:
-    """Within this context kernels of this thread run as on an input of at least so many numbers.
+def input_size(numbers: int, count: int = 1) -> Iterator[None]:
+    """Within this context kernels of this thread run as on ``count`` positions of so many numbers.
 
-    It is for kernels that get a digest of a large input, such as a few classes of its tokens.
+    The size that a kernel's work comes from is that of the problem: kernels get digests of large inputs, such
+    as a few classes of the tokens, and scratch arrays for small ones.
     """
     before = _mode.size
-    _mode.size = max(before, numbers)
+    _mode.size = max(before, numbers, count * numbers // _SMALL_BATCH)
     try:
         yield
     finally:
@@ -143,7 +147,7 @@ def _size(arguments: tuple[Any, ...]) -> int:
 
 @contextmanager
 def _waiting_is_explained() -> Iterator[None]:
-    """If the block takes long, say on a terminal that kernels are being compiled; once per process."""
+    """If the block takes long, say on standard error that kernels are being compiled; once per process."""
 
     def tell() -> None:
         if not _told.is_set():
@@ -152,7 +156,7 @@ def _waiting_is_explained() -> Iterator[None]:
 
     timer = threading.Timer(_PATIENCE, tell)
     timer.daemon = True
-    if sys.stderr.isatty() and not _told.is_set():
+    if not _told.is_set():
         timer.start()
     try:
         yield
@@ -179,14 +183,14 @@ def in_threads(work: Callable[[int, int], object], count: int, size: int) -> Non
     # Numba takes a microsecond to tell its number.
     threads = min(threads, num_threads()) if threads > 1 else threads
     if threads <= 1:
-        with input_size(size):
+        with input_size(size, count):
             work(0, count)
         return
     parts = min(count, threads * _PARTS)
     left = deque(pairwise(count * i // parts for i in range(parts + 1)))
 
     def take_turns() -> None:
-        with input_size(size):
+        with input_size(size, count):
             while True:
                 try:
                     start, stop = left.popleft()

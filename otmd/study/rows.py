@@ -103,7 +103,7 @@ def make_settings(
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
-    vocab_size = num_drafts + 62
+    vocab_size = num_drafts + 16
     return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
 
 

@@ -195,7 +195,7 @@ class Verifier(ABC):
         generator = decision_rng(rng)
         prepared = np.empty(np.broadcast_shapes(p.shape[:-1], law.batch_shape), dtype=object)
         for index, target, position_law in positions(p, law):
-            with input_size(target.size):
+            with input_size(p.size):
                 prepared[index] = self.prepare_position(target, position_law)
         batch = np.broadcast_shapes(prepared.shape, ids.shape[:-1])
         ids = np.broadcast_to(ids, (*batch, law.num_drafts))
@@ -219,7 +219,8 @@ class Verifier(ABC):
         batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
         output = np.zeros((*batch, law.vocab_size))
         for index, target, position_law in positions(p, law):
-            prepared = self.prepare_position(target, position_law)
+            with input_size(p.size):
+                prepared = self.prepare_position(target, position_law)
             for tokens, prob in zip(*position_law.enumerate(), strict=True):
                 output[index] += prob * prepared.conditional_law(tokens)
         return output

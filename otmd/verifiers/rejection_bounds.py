@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.curve._kernels import AT_A_TIME
-from otmd.kernel import kernel
+from otmd.kernel import input_size, kernel
 from otmd.laws.race.containment import minority_mass
 from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
@@ -64,7 +64,9 @@ def rejection_bounds(
             widest *= 2.0**-10
             continue
         count = classes.size.size
-        least, most, looked = walk_paths(curve, classes, num_drafts, negligible, _MOST_NODES - work)
+        # The work grows with the paths of classes, whatever the size of the vocabulary.
+        with input_size(count ** (num_drafts - 3)):
+            least, most, looked = walk_paths(curve, classes, num_drafts, negligible, _MOST_NODES - work)
         low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
         work += looked
         if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.curve._kernels import copy_numbers
-from otmd.kernel import REASSOCIATE, kernel
+from otmd.kernel import REASSOCIATE, input_size, kernel
 from otmd.laws.race.quadrature import POWERS, exponential_series, growth_series, product_of_series
 from otmd.probabilities import BoolArray, FloatArray
 from otmd.verifiers.optimal.choice_plan import Quadrature, quadrature_for_weights
@@ -25,6 +25,8 @@ from otmd.verifiers.optimal.race_tail import NodeValues, Tail
 
 # If it is less likely than this that no winner's clock has rung, the couplings at that time are left out.
 _INAUDIBLE = 1e-200
+# So many steps of the series cost plain Python what a token of a position does in other kernels.
+_STEPS_A_NUMBER = 2048
 
 
 class RaceWeights(NamedTuple):
@@ -169,15 +171,12 @@ class TimedRace:
         start_last = np.moveaxis(product_of_series(last, count), 0, 1).copy()
         silent = np.ascontiguousarray(heavy_silent)
         absent, present = self.arrival_probs
-        expected, slopes, by_count, by_last = silent_winners(
-            self.heavy_rates,
-            silent,
-            absent,
-            present,
-            self.quadrature.steps,
-            start_count,
-            start_last,
-        )
+        # Every token is multiplied onto every series.
+        with input_size(silent.size * start_count[0].size // _STEPS_A_NUMBER):
+            expected, slopes, by_count, by_last = silent_winners(
+                self.heavy_rates, silent, absent, present,
+                self.quadrature.steps, start_count, start_last,
+            )  # fmt: skip
         tail = _tail_slopes(start_count, start_last, by_count, by_last, powers)
         return RaceChoice(expected, slopes, tail)
 
