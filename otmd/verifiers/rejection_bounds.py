@@ -66,7 +66,9 @@ def rejection_bounds(
         count = classes.size.size
         # The work grows with the paths of classes, whatever the size of the vocabulary.
         with input_size(count ** (num_drafts - 3)):
-            least, most, looked = walk_paths(curve, classes, num_drafts, negligible, _MOST_NODES - work)
+            least, most, looked = walk_paths(
+                curve, classes, num_drafts, negligible, _MOST_NODES - work
+            )
         low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
         work += looked
         if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):
