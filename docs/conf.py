@@ -41,13 +41,12 @@ html_theme_options = {
     # Where there is nothing but a few links the page takes the room of its contents.
     "secondary_sidebar_items": {
         "index": [],
-        "howto/index": [],
         "reference/index": [],
         "**": ["page-toc"],
     },
 }
-# Pages of the top level have no pages below them, so nothing to list at their side.
-html_sidebars = {"*": []}
+# Of these, the bar on top has all that there is to list.
+html_sidebars = {"index": [], "claims": [], "gallery": []}
 html_static_path = ["_static"]
 html_css_files = ["otmd.css"]
 html_math_renderer = "mathml"

@@ -16,9 +16,7 @@ PAGES = (
     "theory",
     "theory_trees",
     "optimal_verifier",
-    "theory_couplings",
     "theory_lossy",
-    "sequences",
     "papers",
 )
 PAPER = DOCS / "_build" / "theory.pdf"
