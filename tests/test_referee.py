@@ -82,6 +82,8 @@ def test_the_bias_is_seen_nine_times_in_ten():
         biased = law * (1 + 2 * factor * bias * np.tile([1, -1], 8))
         drawn = rng.multinomial(20_000, biased, 1_000)
         assert low <= (referee.log_evidence(drawn, law) > math.log(17 / LEVEL)).mean() <= high
+    assert referee.detectable_bias(law, 5, math.log(17 / LEVEL), rng) == 1.0
+    assert referee.detectable_bias(np.array([0.0, 1.0]), 5, 1.0, rng) == 0.0
 
 
 # ---------------------------------------------------------------- verdicts
@@ -158,44 +160,30 @@ def test_transformers_accepts_a_token_of_probability_0_for_the_coin_0(monkeypatc
 # ---------------------------------------------------------------- what is refused, and what it needs
 
 
-def cut(output: np.ndarray) -> np.ndarray:
-    output[:, 0] = -1
-    return output
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda output: output[:, :-1], r"output_tokens: got int64 \(\d+, 1\)"),
         (lambda output: output + 0.5, "output_tokens: got float64"),
         (lambda output: output + 9, "expected integers .* below"),
-        (cut, "then −1 only"),
+        (lambda output: 0 * output - 1, "one to 2 tokens .*, then −1 only"),
+        (lambda output: output[::-1], "expected drafts before the last token"),
+        (lambda output: (output, (output >= 0).sum(1)), "num_accepted: expected the number"),
     ],
 )
 def test_outputs_of_another_form(change, message):
     with pytest.raises(ValueError, match=message):
-        referee.judge(lambda *given: change(referee.rejection(*given)), num_draws=10)
+        referee.judge(lambda *given: change(referee.rejection(*given)), num_draws=100)
+
+
+def test_the_number_of_accepted_drafts_may_come_along():
+    right = lambda *given: (out := referee.rejection(*given), (out >= 0).sum(1) - 1)  # noqa: E731
+    assert referee.judge(right, num_draws=100).verdict == "PASS"
 
 
 def test_a_rule_without_cases():
     with pytest.raises(ValueError, match="rule: got 'topk'"):
         referee.judge(referee.rejection, "topk")
-
-
-def test_a_path_that_was_not_drafted_and_a_wrong_number():
-    def swapped(target, draft, tokens, rng):
-        return referee.rejection(target, draft, tokens, rng)[::-1]
-
-    def one_more(*given):
-        output = referee.rejection(*given)
-        return output, (output >= 0).sum(1)
-
-    for verify in (swapped, one_more):
-        report = referee.judge(verify, num_draws=100)
-        assert report.verdict == "NOT LOSSLESS"
-        assert report.text.p_value == 0.0
-    right = lambda *given: (out := referee.rejection(*given), (out >= 0).sum(1) - 1)  # noqa: E731
-    assert referee.judge(right, num_draws=100).verdict == "PASS"
 
 
 def test_numpy_alone():

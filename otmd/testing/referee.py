@@ -22,11 +22,12 @@ from collections.abc import Callable
 from functools import partial
 from math import log, pi, prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-Array, Rng = np.ndarray, np.random.Generator
+Array: TypeAlias = np.ndarray
+Rng: TypeAlias = np.random.Generator
 CASES = Path(__file__).with_name("referee_cases.json")
 # Strengths c of the prior in units of N: a strong one sees small deviations that many outputs share.
 _STRENGTHS = (0.1, 1.0, 10.0)
@@ -75,7 +76,7 @@ class Report(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.tested}"]
         for name, (p_value, bias, worst) in (("text", self.text), ("path and token", self.joint)):
-            seen = f"a bias of {bias:.3f} would have been seen"
+            seen = f"a bias of about {bias:.2f} would have been seen"
             lines.append(f"  law of the {name}: p-value {p_value:.2g}; {seen}")
             lines += [f"    {worst}"] if worst else []
         return "\n".join(lines)
@@ -199,7 +200,7 @@ def _draw_inputs(case: Case, number: int, rng: Rng) -> list[Array]:
 
 
 def _count(verify: Callable, cases: list[Case], number: int, rng: Rng) -> tuple[list, list]:
-    """Counts of the texts and of the outputs of each case; those that no verifier may give come last."""
+    """Counts of the texts and of the outputs of each case."""
     groups = defaultdict(list)
     for i, case in enumerate(cases):
         groups[case.branching, case.drafts, len(case.target[0])].append(i)
@@ -219,34 +220,35 @@ def _count(verify: Callable, cases: list[Case], number: int, rng: Rng) -> tuple[
                 above = text[:, depth] = np.where(text[:, depth] < 0, drawn_on, text[:, depth])
             for counts, digits, base in ((texts, text, size), (outputs, output + 1, size + 1)):
                 code = digits @ base ** np.arange(len(branching) + 1)[::-1]
-                code[output[:, 0] < 0] = base ** (len(branching) + 1)
-                counts[i] = np.bincount(code, minlength=base ** (len(branching) + 1) + 1)
+                counts[i] = np.bincount(code, minlength=base ** (len(branching) + 1))
     return texts, outputs
 
 
 def _checked(given: Any, tokens: Array, branching: tuple[int, ...], size: int) -> Array:
-    """The output (B, L + 1), all −1 where a token before the last is no draft, or the number is wrong."""
+    """The output (B, L + 1), if its tokens but the last of each row are drafts from the root down."""
     output, accepted = given if isinstance(given, tuple) else (given, None)
     output = np.array(output)
     is_token, shape = output >= 0, (len(tokens), len(branching) + 1)
-    fits = output.shape == shape and output.dtype.kind in "iu"
+    fits = output.shape == shape and output.dtype.kind in "iu" and is_token[:, 0].all()
     if not (fits and -1 <= output.min() <= output.max() < size) or np.diff(is_token * 1).max() > 0:
         had = f"{output.dtype} {output.shape}, {output[:2].tolist()} …"
-        expected = f"integers {shape} below {size}, then −1 only"
+        expected = f"integers {shape}, one to {shape[1]} tokens below {size}, then −1 only"
         raise ValueError(f"output_tokens: got {had}, expected {expected}")
     length = is_token.sum(1) - 1
-    wrong = (length < 0) | (length != (length if accepted is None else np.asarray(accepted)))
+    if accepted is not None and (length != accepted).any():
+        raise ValueError("num_accepted: expected the number of tokens less 1 in each row")
     alive, start = np.ones((len(tokens), 1), bool), 0
     for depth, count in enumerate(branching):
         stop = start + prod(branching[: depth + 1])
         alive = alive.repeat(count, axis=1) & (tokens[:, start:stop] == output[:, depth, None])
-        wrong |= is_token[:, depth + 1] & ~alive.any(1)
+        for i in np.flatnonzero((length > depth) & ~alive.any(1))[:1]:
+            had = f"{output[i].tolist()} for the drafts {tokens[i].tolist()}"
+            raise ValueError(f"output_tokens: got {had}, expected drafts before the last token")
         start = stop
-    return np.where(wrong[:, None], -1, output)
+    return output
 
 
 def _compare(cases: list, laws: list, counts: list, level: float, rng: Rng) -> Finding:
-    laws = [np.append(law, 0.0) for law in laws]
     logs = np.array([log_evidence(*pair) for pair in zip(counts, laws, strict=True)])
     mean = float(np.logaddexp.reduce(logs)) - log(len(cases))
     p_value = 0.0 if mean == np.inf else float(np.exp(-np.clip(mean, 0.0, 700.0)))
@@ -254,14 +256,13 @@ def _compare(cases: list, laws: list, counts: list, level: float, rng: Rng) -> F
     bias = max(detectable_bias(law, number, log(len(cases) / level), rng) for law in laws)
     if p_value > level:
         return Finding(p_value, bias, "")
-    i, length = int(logs.argmax()), len(cases[int(logs.argmax())].branching) + 1
+    i = int(logs.argmax())
     expected = number * laws[i]
     k = int(((counts[i] - expected) ** 2 / np.maximum(expected, 1e-9)).argmax())
-    output = "a path that was not drafted, or a wrong number,"
-    if k < laws[i].size - 1:
-        base, size = round((laws[i].size - 1) ** (1 / length)), len(cases[i].target[0])
-        digits = np.array(np.unravel_index(k, (base,) * length)) - (base - size)
-        output = " ".join(str(token) for token in digits if token >= 0)
+    length, size = len(cases[i].branching) + 1, len(cases[i].target[0])
+    base = round(laws[i].size ** (1 / length))
+    digits = np.array(np.unravel_index(k, (base,) * length)) - (base - size)
+    output = " ".join(str(token) for token in digits if token >= 0)
     times = f"came {counts[i][k]:,} times, expected {expected[k]:,.1f}"
     return Finding(p_value, bias, f"{cases[i].name}: {output} {times}")
 
@@ -287,38 +288,34 @@ def _log_gamma(x: Array) -> Array:
 
 def detectable_bias(law: Array, number: int, threshold: float, rng: Rng) -> float:
     """The total variation at which log E exceeds a threshold in 9 of 10 experiments; 0 if K = 1."""
-    mass, side = [0.0, 0.0], np.zeros(law.size, np.int64)
+    mass, half = np.zeros(2), np.zeros(law.size, np.int64)
     for i in np.argsort(-law):
-        side[i] = int(mass[0] > mass[1])
-        mass[side[i]] += law[i]
-    low, high = 0.0, min(mass)
-    direction = np.where(side == 0, law / mass[0], -law / (mass[1] or 1.0))
-    for _ in range(7 if high else 0):
+        half[i] = mass.argmin()
+        mass[half[i]] += law[i]
+    # From the larger half to the smaller.
+    direction = law * np.where(half == mass.argmin(), 1, -1) / np.maximum(mass, 1e-300)[half]
+    low, high = 0.0, 1.0 if mass.min() > 0 else 0.0
+    for _ in range(9 if high else 0):
         middle = (low + high) / 2
-        drawn = rng.multinomial(number, np.maximum(law + middle * direction, 0.0), 100)
+        biased = np.maximum(law + min(middle, mass.max()) * direction, 0.0)
+        drawn = rng.multinomial(number, biased / biased.sum(), 100)
         is_seen = (log_evidence(drawn, law) > threshold).mean() >= 0.9
         low, high = (low, middle) if is_seen else (middle, high)
     return high
 
 
-_SOUND: dict[str, Callable[..., Array]] = {
-    "rows": lambda target: target,
-    "accept": lambda p, q, u: u * q < p,
-    "residual": lambda p, q, q_of_draft: p - q,
-}
-
-
 def rejection(target: Array, draft: Array, tokens: Array, rng: Rng, **fault: Callable) -> Array:
     """Token-level rejection: accept while u q < p, then draw from (p − q)₊; a fault replaces a part."""
-    rows, accept, residual = (_SOUND | fault).values()
-    row, depth, target = np.arange(len(tokens)), tokens.shape[1], rows(target)
+    target = fault.get("rows", np.asarray)(target)
+    row, depth = np.arange(len(tokens)), tokens.shape[1]
     p, q = (probs[row[:, None], np.arange(depth), tokens] for probs in (target, draft))
-    length = np.cumprod(accept(p, q, rng.random(p.shape)), axis=1).sum(1)
+    accepted = fault.get("accept", lambda p, q, u: u * q < p)(p, q, rng.random(p.shape))
+    length = np.cumprod(accepted, axis=1).sum(1)
     # After the last draft nothing is subtracted, and the token is a bonus.
-    after, q_of_draft = np.pad(draft, ((0, 0), (0, 1), (0, 0))), np.pad(q, ((0, 0), (0, 1)))
-    last = target[row, length]
-    left = np.maximum(residual(last, after[row, length], q_of_draft[row, length, None]), 0.0)
-    return _output(tokens, length, left, last, rng)
+    after, q = np.pad(draft, ((0, 0), (0, 1), (0, 0))), np.pad(q, ((0, 0), (0, 1)))
+    residual = fault.get("residual", lambda p, q, q_of_draft: p - q)
+    left = residual(target[row, length], after[row, length], q[row, length, None])
+    return _output(tokens, length, np.maximum(left, 0.0), target[row, length], rng)
 
 
 FAULTS: dict[str, dict[str, Callable[..., Array]]] = {
