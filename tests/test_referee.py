@@ -128,7 +128,7 @@ def test_the_bias_that_a_cosine_above_99_percent_passes():
     ids=repr,
 )
 def test_verifiers_of_otmd(verifier, rule):
-    assert referee.judge(position_by_position(verifier), rule, 5_000).verdict == "PASS"
+    assert referee.judge(position_by_position(verifier), rule, 2_000).verdict == "PASS"
 
 
 def test_layers_on_tensors():
@@ -144,11 +144,11 @@ def test_the_definition_for_flashinfer_has_a_sound_reference():
 
 def test_transformers():
     pytest.importorskip("transformers")
-    assert referee.judge(transformers, num_draws=100).verdict == "PASS"
+    assert referee.judge(transformers, num_draws=50).verdict == "PASS"
 
 
 def test_transformers_accepts_a_token_of_probability_0_for_the_coin_0(monkeypatch):
-    """torch.rand gives 0 once in 2^24 draws in float32; 100 draws do not show it."""
+    """torch.rand gives 0 once in 2^24 draws in float32; no number of draws here shows it."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     monkeypatch.setattr(torch, "rand_like", torch.zeros_like)
