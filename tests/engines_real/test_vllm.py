@@ -249,3 +249,12 @@ def install_plugins(folder: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otmd-plugins\nVersion: 1.0\n")
     lines = ["[vllm.general_plugins]", *(f"{name} = {value}" for name, value in group.items())]
     (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def test_the_referee_sees_the_fault_of_the_sampler_and_passes_the_repaired_one(tmp_path):
+    command = [sys.executable, str(HERE / "vllm_referee.py"), "2000"]
+    done = subprocess.run(
+        command, env=environment(tmp_path), capture_output=True, text=True, timeout=900
+    )
+    verdicts = [line.split(":")[0] for line in done.stdout.splitlines() if "cases of" in line]
+    assert verdicts == ["NOT LOSSLESS", "PASS"], done.stderr[-4000:]
