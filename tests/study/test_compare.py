@@ -3,6 +3,7 @@ import pytest
 
 import otmd
 from otmd.study.compare import compare
+from otmd.verifiers import PreparedVerifier
 
 P, Q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
 
@@ -58,3 +59,33 @@ def test_laws_and_verifiers_have_the_names_of_the_command_line(name):
         for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
             (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifiers)
             assert row[:3] == ("WithReplacement", "KSequential", 2)
+
+
+class _FromTarget(PreparedVerifier):
+    def accept_probs(self, draft_tokens):
+        return np.zeros(draft_tokens.size)
+
+    def residual(self, draft_tokens):
+        return self.target
+
+
+class ForTwo(otmd.Verifier):
+    """Lossless for two drafts; for others it emits the uniform distribution."""
+
+    def serves(self, structure):
+        return True
+
+    def prepare_position(self, target, law):
+        uniform = np.full(target.size, 1 / target.size)
+        return _FromTarget(target if law.num_drafts == 2 else uniform, law)
+
+
+# Enumerated, at fewer tokens, and sampled.
+@pytest.mark.parametrize("num_drafts", [1, 3, 6, 12])
+@pytest.mark.parametrize("law", ["with-replacement", "without-replacement"])
+def test_a_rule_of_ones_own_that_is_not_lossless_is_not_ranked(num_drafts: int, law: str) -> None:
+    lossy = rf"^verifiers: ForTwo for .*, {num_drafts} drafts of \d+ tokens: not lossless: "
+    for number in (num_drafts, [2, num_drafts]):
+        with pytest.raises(ValueError, match=lossy):
+            compare(P, Q, number, laws=law, verifiers=["preference", ForTwo])
+    assert compare(P, Q, 2, laws=law, verifiers=ForTwo).best.verifier == "ForTwo"
