@@ -329,6 +329,17 @@ def test_rng_is_a_seed_a_sequence_a_generator_or_none(name: str) -> None:
         run(-1)
 
 
+def test_without_a_seed_draws_differ_and_audits_do_not() -> None:
+    """Two equal sets of 200 draws have probability below 1e-40."""
+    drafts = np.tile([0, 1], (200, 1))
+    rule = otmd.RecursiveRejection()
+    draws = (lambda: LAW.sample(200), lambda: rule.verify(P, LAW, drafts).token)
+    assert all((draw() != draw()).any() for draw in draws)
+    assert losslessness(rule, P, LAW, 200) == losslessness(rule, P, LAW, 200, rng=0)
+    audits = [otmd.audit.draft_law(drafts, LAW, **given) for given in ({}, {"rng": 0})]
+    assert audits[0] == audits[1]
+
+
 @pytest.mark.parametrize("of_seed", [int, np.random.default_rng], ids=["seed", "generator"])
 def test_a_seed_draws_drafts_and_decisions_independently(of_seed: type) -> None:
     """Negative control: with two generators of one seed the same numbers draw and decide."""

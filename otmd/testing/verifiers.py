@@ -108,8 +108,8 @@ def require_lossless(
 ) -> None:
     """Raise ValueError unless a verifier that is not of otmd is lossless at one small position.
 
-    Tuples are enumerated, at a vocabulary of n + 1 tokens or 3. Where neither has few enough, 20,000 outputs
-    are sampled, and a lossless verifier is refused with probability at most 3e-5.
+    Tuples are enumerated, at a vocabulary of n + 1 tokens or fewer. Where there are too many, 2,000 outputs
+    are sampled, and a lossless verifier is refused with probability at most 1e-4.
     """
     if type(verifier).__module__.startswith("otmd."):
         return
@@ -118,7 +118,7 @@ def require_lossless(
     if is_small and not isinstance(verifier, PoissonCoupling):
         audit = enumerated(verifier, target, drafts, _LOSSLESS)
     else:
-        audit = losslessness(verifier, target, drafts, false_alarm=FALSE_ALARM * 3)
+        audit = losslessness(verifier, target, drafts, NUM_SAMPLES, false_alarm=1e-4)
     if audit.faulty:
         where = f"{name}, {num_drafts} drafts of {target.size} tokens"
         advice = "otmd.testing.check_verifier shows more"
@@ -130,7 +130,7 @@ def _small_position(
 ) -> tuple[FloatArray, DraftLaw]:
     """A target and a law with few tuples, if the law exists and is served there; else larger ones."""
     rng = np.random.default_rng(0)
-    for vocab_size in (max(num_drafts + 1, 4), 3):
+    for vocab_size in (max(num_drafts + 1, 4), 3, 2):
         target, draft = rng.dirichlet(np.ones(vocab_size), 2)
         with suppress(ValueError):
             drafts = law(draft, num_drafts)

@@ -80,12 +80,21 @@ class ForTwo(otmd.Verifier):
         return _FromTarget(target if law.num_drafts == 2 else uniform, law)
 
 
-# Enumerated, at fewer tokens, and sampled.
-@pytest.mark.parametrize("num_drafts", [1, 3, 6, 12])
-@pytest.mark.parametrize("law", ["with-replacement", "without-replacement"])
-def test_a_rule_of_ones_own_that_is_not_lossless_is_not_ranked(num_drafts: int, law: str) -> None:
-    lossy = rf"^verifiers: ForTwo for .*, {num_drafts} drafts of \d+ tokens: not lossless: "
-    for number in (num_drafts, [2, num_drafts]):
-        with pytest.raises(ValueError, match=lossy):
-            compare(P, Q, number, laws=law, verifiers=["preference", ForTwo])
+# Enumerated, at n + 1 tokens or fewer; the last is sampled.
+@pytest.mark.parametrize(
+    ("law", "num_drafts", "vocab_size"),
+    [
+        ("with-replacement", 1, 4),
+        ("without-replacement", 3, 4),
+        ("with-replacement", 7, 3),
+        ("with-replacement", 12, 2),
+        ("without-replacement", 6, 68),
+    ],
+)
+def test_a_rule_of_ones_own_that_is_not_lossless_is_not_ranked(
+    law: str, num_drafts: int, vocab_size: int
+) -> None:
+    name = rf"^verifiers: ForTwo for .*, {num_drafts} drafts of {vocab_size} tokens"
+    with pytest.raises(ValueError, match=f"{name}: not lossless: "):
+        compare(P, Q, [2, num_drafts], laws=law, verifiers=["preference", ForTwo])
     assert compare(P, Q, 2, laws=law, verifiers=ForTwo).best.verifier == "ForTwo"
