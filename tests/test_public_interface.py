@@ -261,7 +261,9 @@ def test_a_name_or_a_class_is_a_verifier_everywhere(verifier: str | type[otmd.Ve
     rate = otmd.acceptance_rate(otmd.KSequential(), P, LAW)
     assert otmd.acceptance_rate(verifier, P, LAW) == rate
     assert otmd.acceptance_bounds(verifier, P, LAW) == (rate, rate)
-    assert otmd.compare(P, Q, 2, laws="with-replacement", verifiers=verifier).best.rate == rate
+    for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
+        (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifier)
+        assert row[:4] == ("WithReplacement", "KSequential", 2, rate)
     assert otmd.audit.enumerated(verifier, P, LAW).acceptance == pytest.approx(rate, abs=1e-12)
     assert not otmd.audit.losslessness(verifier, P, LAW, 100).faulty
     otmd.testing.assert_lossless(verifier, P, LAW)
@@ -331,7 +333,7 @@ def test_rng_is_a_seed_a_sequence_a_generator_or_none(name: str) -> None:
 
 def test_without_a_seed_draws_differ_and_audits_do_not() -> None:
     """Two equal sets of 200 draws have probability below 1e-40."""
-    drafts = np.tile([0, 1], (200, 1))
+    drafts = np.tile([2, 2], (200, 1))
     rule = otmd.RecursiveRejection()
     draws = (lambda: LAW.sample(200), lambda: rule.verify(P, LAW, drafts).token)
     assert all((draw() != draw()).any() for draw in draws)

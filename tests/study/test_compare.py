@@ -51,16 +51,6 @@ def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
     assert "left out: Hub × SpecHub" in repr(table)
 
 
-@pytest.mark.parametrize(
-    "name", ["k-sequential", "KSequential", "K-SEQ", "k-seq", otmd.KSequential]
-)
-def test_laws_and_verifiers_have_the_names_of_the_command_line(name):
-    for verifiers in (name, [name]):
-        for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
-            (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifiers)
-            assert row[:3] == ("WithReplacement", "KSequential", 2)
-
-
 class _FromTarget(PreparedVerifier):
     def accept_probs(self, draft_tokens):
         return np.zeros(draft_tokens.size)
