@@ -9,4 +9,13 @@ import lazy_loader
 
 __version__ = "0.3.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        return _load(name)
+    from otmd.registry import nearest
+
+    meant = "" if name.startswith("_") else nearest(name, __all__)
+    raise AttributeError(f"otmd has no {name}" + (f": is otmd.{meant} meant?" if meant else ""))

@@ -9,6 +9,7 @@ from . import tensors as tensors
 from . import testing as testing
 from . import transport as transport
 from . import trees as trees
+from . import verifiers as verifiers
 from .acceptance_counts import AcceptanceCounts as AcceptanceCounts
 from .curve import RatioCurve as RatioCurve
 from .laws import ConditionalPoisson as ConditionalPoisson

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, NoReturn, Self
@@ -24,6 +25,7 @@ BoolArray = NDArray[np.bool_]
 _LARGEST_INDEX = 2**63 - 1
 # A sum over the vocabulary this close to 1 differs by rounding alone, and is not divided out.
 _ROUNDING = 64 * float(np.finfo(float).eps)
+_LOGITS = "otmd.probs_from_logits turns logits into probabilities"
 # A long chain of additions loses digits, so numbers are summed in parts of this many.
 _SUMMED_AT_ONCE = 1024
 
@@ -153,11 +155,12 @@ def _sum_rows(values, totals, copies):
 def _refuse(name: str, array: NDArray, totals: FloatArray, dtype: Any) -> NoReturn:
     """Raise ValueError with the first NaN, infinite or negative number, else with the worst sum."""
     with np.errstate(invalid="ignore"):
-        _refuse_any(name, array, ~np.isfinite(array), "finite numbers ≥ 0")
-        _refuse_any(name, array, array < 0, "numbers ≥ 0")
+        _refuse_any(name, array, ~np.isfinite(array), f"finite numbers ≥ 0 ({_LOGITS})")
+        _refuse_any(name, array, array < 0, f"numbers ≥ 0 ({_LOGITS})")
     worst = float(totals[np.abs(totals - 1.0).argmax()])
     expected = f"1 within {sum_tolerance(dtype):.1e}, the tolerance of its dtype {dtype}"
-    raise wrong(name, f"a distribution that sums to {worst!r}", expected)
+    advice = f"divide by the sum; {_LOGITS}"
+    raise wrong(name, f"a distribution that sums to {worst!r}", f"{expected} ({advice})")
 
 
 def _refuse_any(name: str, array: NDArray, bad: BoolArray, expected: str) -> None:
@@ -188,7 +191,9 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
     if array.dtype.kind not in "fiub":
         expected = "real numbers (float16, float32 or float64)"
         if array.dtype == object:
-            raise wrong_type(name, value, expected)
+            fractions = any(isinstance(number, Fraction) for number in array.flat)
+            exact = "; otmd.exact takes fractions" if fractions else ""
+            raise wrong_type(name, value, expected + exact)
         raise TypeError(f"{name}: got dtype {array.dtype}, expected {expected}")
     if array.ndim == 0 or array.shape[-1] == 0:
         raise wrong(name, f"shape {array.shape}", "(…, V) with at least one token in V")

@@ -5,8 +5,9 @@ here.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -142,9 +143,34 @@ TREE_VERIFIERS = {entry.name: entry for entry in (
 """The tree verifiers by their names on the command line, in the order in which they are shown."""
 
 
+# Names from the literature and from other packages, for what otmd names otherwise.
+_SYNONYMS = {
+    **dict.fromkeys(("rrs", "rrsw", "rrswo", "specinfer", "mss"), "recursiverejection"),
+    **dict.fromkeys(("kseq", "spectr"), "ksequential"),
+    **dict.fromkeys(("iid", "sampling"), "withreplacement"),
+    **dict.fromkeys(("gumbeltopk", "rsd"), "withoutreplacement"),
+    **dict.fromkeys(("gumbel", "gumbelcoupling"), "poissoncoupling"),
+    **dict.fromkeys(("softmax", "processlogits"), "probsfromlogits"),
+    **dict.fromkeys(("optimalrate", "alpha", "alphastar"), "optimalacceptance"),
+}
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The one of the names that a synonym or a misspelt name means; empty if none is near."""
+    by_letters = {_letters(meant): meant for meant in names}
+    meant = _SYNONYMS.get(_letters(name), _letters(name))
+    return by_letters.get(next(iter(get_close_matches(meant, by_letters, 1, 0.75)), ""), "")
+
+
 def find(argument: str, name: str, registry: Mapping[str, Entry]) -> Entry:
     """The entry of a name on the command line, a class name or a title, such as K-SEQ; else ValueError."""
     for entry in registry.values():
-        if name.lower() in (entry.name, entry.class_name.lower(), entry.title.lower()):
+        if _letters(name) in (_letters(entry.class_name), _letters(entry.title)):
             return entry
-    raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(registry)}")
+    meant = nearest(name, registry)
+    hint = f": is {meant} meant?" if meant else ""
+    raise ValueError(f"{argument}: got {name!r}, expected one of {', '.join(registry)}{hint}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -173,11 +175,8 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     *((bounds(tol), ValueError, "tol") for tol in (0, -1e-6, np.nan)),
     (lambda: k_sequential_floor(0), ValueError, "num_drafts"),
     (lambda: k_sequential_floor(1.5), TypeError, "num_drafts"),
-    (rate(Q), TypeError, "law: got ndarray, expected a DraftLaw"),
-    (rate(otmd.WithReplacement), TypeError, "law: got the class WithReplacement, expected a DraftLaw"),
-    (lambda: otmd.acceptance_rate(otmd.KSequential, P, LAW), TypeError,
-     r"verifier: got the class KSequential, expected .* KSequential\(\)"),
-    (lambda: otmd.optimal_acceptance(LAW, P), TypeError, "law: got ndarray"),
+    (lambda: otmd.optimal_acceptance(LAW, P), TypeError, "law: got ndarray .*swapped"),
+    (lambda: otmd.validate_probs("p", [Fraction(1)]), TypeError, "p: got list, .*otmd.exact takes frac"),
     (lambda: otmd.WithReplacement(P, 2).next_draft_probs((4,)), ValueError, "prefix: got 4"),
     (lambda: otmd.WithReplacement(P, 2).next_draft_probs((-1,)), ValueError, "prefix: got -1"),
     (lambda: otmd.WithReplacement(P, 2).next_draft_probs((0, 1)), ValueError, "fewer than 2"),
@@ -219,6 +218,68 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_a_refusal(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+WRAP = r"TypeError: law: got an array, expected a DraftLaw; wrap it: otmd\.WithReplacement\(q, 2\)"
+LEADS_ON = {
+    "otmd.optimal_acceptance(P, Q, 2)": WRAP,
+    "otmd.optimal_acceptance(P, Q.tolist(), num_drafts=2)": WRAP,
+    "otmd.optimal_acceptance(P, LAW, 2)": "TypeError: .*takes 2 positional arguments but 3",
+    "otmd.solve_transport(P, Q, 2)": WRAP,
+    "otmd.acceptance_rate('preference', P, Q, 2)": WRAP,
+    "otmd.acceptance_rate('preference', P, Q)": WRAP,
+    "otmd.optimal_acceptance(P, otmd.Hub)": r"TypeError: law: got the class Hub, .*: Hub\(q, 2\)",
+    "otmd.optimal_acceptance(P, 'hub')": r"TypeError: law: got the name 'hub', .*: otmd.Hub\(q, 2\)",
+    "otmd.optimal_acceptance(P, None)": "TypeError: law: got NoneType, expected a DraftLaw such as",
+    "otmd.acceptance_rate('rrs', P, LAW)": "ValueError: verifier: got 'rrs'.*is recursive-rejection meant",
+    "otmd.acceptance_rate(otmd.PlanVerifier, P, LAW)": "TypeError: verifier: got the class PlanVerifier",
+    "otmd.acceptance_rate(P, P, LAW)": "TypeError: verifier: got ndarray, expected a Verifier such as",
+    "otmd.compare(P, LAW)": r"TypeError: draft_probs: got WithReplacement, .* by laws=\[…\]",
+    "otmd.compare([2.0, -3.0], Q)": r"ValueError: target_probs: got -3.0 .*otmd\.probs_from_logits",
+    "otmd.compare(P, [5, 3, 2])": "ValueError: draft_probs: .* sums to 10.0.*divide by the sum",
+    "float(otmd.optimal_acceptance(P, LAW))": r"TypeError: float: .*take its \.rate",
+    "otmd.WithReplacement(Q)": r"TypeError: WithReplacement\(draft_probs, num_drafts\): missing .*'num_d",
+    "otmd.WithReplacement(Q, 2, n=2)": r"TypeError: WithReplacement\(.* unexpected keyword argument 'n'",
+    "otmd.Stratified(Q)": r"TypeError: Stratified\(draft_probs, num_drafts, sharpness, shares\): missing",
+    "otmd.KSeq": "AttributeError: otmd has no KSeq: is otmd.KSequential meant",
+    "otmd.RRSw": "AttributeError: .*is otmd.RecursiveRejection meant",
+    "otmd.softmax": "AttributeError: .*is otmd.probs_from_logits meant",
+    "otmd.optimal_aceptance": "AttributeError: .*is otmd.optimal_acceptance meant",
+    "otmd.nothing_of_the_kind": "AttributeError: otmd has no nothing_of_the_kind$",
+}
+
+
+@pytest.mark.parametrize("typed", LEADS_ON)
+def test_an_error_leads_on(typed: str) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError)) as caught:
+        eval(typed)
+    assert re.match(LEADS_ON[typed], f"{caught.type.__name__}: {caught.value}")
+
+
+@pytest.mark.parametrize("verifier", ["k-sequential", "K-SEQ", "k_sequential", otmd.KSequential])
+def test_a_name_or_a_class_is_a_verifier_everywhere(verifier: str | type[otmd.Verifier]) -> None:
+    rate = otmd.acceptance_rate(otmd.KSequential(), P, LAW)
+    assert otmd.acceptance_rate(verifier, P, LAW) == rate
+    assert otmd.acceptance_bounds(verifier, P, LAW) == (rate, rate)
+    for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
+        (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifier)
+        assert row[:4] == ("WithReplacement", "KSequential", 2, rate)
+    assert otmd.audit.enumerated(verifier, P, LAW).acceptance == pytest.approx(rate, abs=1e-12)
+    assert not otmd.audit.losslessness(verifier, P, LAW, 100).faulty
+    otmd.testing.assert_lossless(verifier, P, LAW)
+    assert repr(TokenLevel(verifier)) == "TokenLevel(KSequential())"
+
+
+def test_tensors_and_frames_are_arrays() -> None:
+    torch, pl = pytest.importorskip("torch"), pytest.importorskip("polars")
+    rate = otmd.acceptance_rate("preference", P, LAW)
+    for array in (torch.tensor, pl.Series):
+        law = otmd.WithReplacement(array(Q), 2)
+        assert otmd.acceptance_rate("preference", array(P), law) == rate
+        assert law.tuple_prob(array([0, 1])) == LAW.tuple_prob([0, 1])
+        assert law.containment(array([True, False, True])) == LAW.containment([True, False, True])
+    rows = pl.DataFrame([P.tolist(), P.tolist()], orient="row")
+    assert otmd.optimal_acceptance(rows, LAW).rate.shape == (2,)
 
 
 def test_the_floor_of_k_sequential() -> None:
@@ -270,6 +331,17 @@ def test_rng_is_a_seed_a_sequence_a_generator_or_none(name: str) -> None:
         run(-1)
 
 
+def test_without_a_seed_draws_differ_and_audits_do_not() -> None:
+    """Two equal sets of 200 draws have probability below 1e-40."""
+    drafts = np.tile([2, 2], (200, 1))
+    rule = otmd.RecursiveRejection()
+    draws = (lambda: LAW.sample(200), lambda: rule.verify(P, LAW, drafts).token)
+    assert all((draw() != draw()).any() for draw in draws)
+    assert losslessness(rule, P, LAW, 200) == losslessness(rule, P, LAW, 200, rng=0)
+    audits = [otmd.audit.draft_law(drafts, LAW, **given) for given in ({}, {"rng": 0})]
+    assert audits[0] == audits[1]
+
+
 @pytest.mark.parametrize("of_seed", [int, np.random.default_rng], ids=["seed", "generator"])
 def test_a_seed_draws_drafts_and_decisions_independently(of_seed: type) -> None:
     """Negative control: with two generators of one seed the same numbers draw and decide."""
@@ -303,8 +375,6 @@ def test_every_public_name_is_there() -> None:
     for name in otmd.__all__:
         assert getattr(otmd, name) is not None
         assert name in dir(otmd)
-    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
-        otmd.nothing_of_the_kind  # noqa: B018
 
 
 HEAVY = [

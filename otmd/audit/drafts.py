@@ -86,7 +86,7 @@ class DraftLawAudit(Report):
 
 
 def draft_law(
-    samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: RngLike
+    samples: ArrayLike, law: DraftLaw, false_alarm: float = 1e-3, *, rng: RngLike = 0
 ) -> DraftLawAudit:
     """Audit whether draft tokens were drawn from the declared law.
 
@@ -100,7 +100,7 @@ def draft_law(
         Probability, at most, that samples of the declared law are called faulty.
     rng : int, sequence of int, numpy.random.Generator or None
         A seed or a generator. It seeds the one that draws drafts and counts for the exact tests, so equal
-        seeds give equal audits; the samples may come from an equal seed.
+        seeds give equal audits, and so do calls that give none; the samples may come from an equal seed.
 
     Returns
     -------

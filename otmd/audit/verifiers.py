@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,9 +30,9 @@ from otmd.probabilities import (
     validate_real,
     validate_tol,
     wrong,
-    wrong_type,
 )
 from otmd.verifiers import Verifier
+from otmd.verifiers.base import as_verifier
 
 Sampler = Callable[[IntArray], ArrayLike]
 """From drafts (n,) to a token, or from drafts (N, n) to tokens (N,)."""
@@ -112,12 +113,10 @@ def validate_position(target_probs: ArrayLike, law: object) -> FloatArray:
     return p
 
 
-def _validate_verifier(verifier: object) -> None:
-    """Raise TypeError for a class, and for what is neither a Verifier nor a callable."""
-    if isinstance(verifier, type):
-        raise wrong_type("verifier", verifier, f"an instance: {verifier.__name__}()")
-    if not isinstance(verifier, Verifier) and not callable(verifier):
-        raise wrong_type("verifier", verifier, "a Verifier or a callable")
+def as_rule(verifier: Any) -> Any:
+    """Return a callable, or a verifier as :func:`as_verifier` does; TypeError for anything else."""
+    is_call = callable(verifier) and not isinstance(verifier, type)
+    return verifier if is_call else as_verifier(verifier)
 
 
 def validate_level(false_alarm: object) -> float:
@@ -195,7 +194,7 @@ def _table(heading: str, worst: tuple[TokenDeviation, ...], number: str = ".1f")
     return lines
 
 
-def sampler_of(verifier: ConditionalLaw, *, rng: RngLike) -> Callable[[IntArray], IntArray]:
+def sampler_of(verifier: ConditionalLaw, *, rng: RngLike = None) -> Callable[[IntArray], IntArray]:
     """A batched sampler, from drafts (N, n) to tokens (N,), of a verifier given by its conditional law.
 
     Parameters
@@ -320,21 +319,22 @@ class Losslessness(Report):
 
 
 def losslessness(
-    verifier: Sampler | Verifier,
+    verifier: Sampler | Verifier | str,
     target_probs: ArrayLike,
     law: DraftLaw,
     num_samples: int = 20_000,
     false_alarm: float = 1e-3,
     *,
     batched: bool = False,
-    rng: RngLike,
+    rng: RngLike = 0,
 ) -> Losslessness:
     """Audit a verifier by what it emits on drafts of a declared law.
 
     Parameters
     ----------
-    verifier : Verifier or callable
-        A callable takes drafts (n,) as int64 and returns the output token. Its samples must be independent.
+    verifier : Verifier, str or callable
+        A verifier, the name of one, or a callable, which takes drafts (n,) as int64 and returns the output
+        token. Its samples must be independent.
     target_probs : array_like, shape (V,)
         p, which the output must follow.
     law : DraftLaw
@@ -347,7 +347,8 @@ def losslessness(
         Whether a callable takes all drafts (N, n) in one call and returns tokens (N,).
     rng : int, sequence of int, numpy.random.Generator or None
         A seed or a generator. It seeds the one that draws the drafts and the outcomes of the exact test, and
-        is handed to a Verifier. Equal seeds give equal audits; a callable may use an equal seed.
+        is handed to a Verifier. Equal seeds give equal audits, and so do calls that give none; a callable
+        may use an equal seed.
 
     Returns
     -------
@@ -373,15 +374,15 @@ def losslessness(
     target = validate_position(target_probs, law)
     number = validate_count("num_samples", num_samples, minimum=2)
     validate_level(false_alarm)
-    _validate_verifier(verifier)
+    rule = as_rule(verifier)
     generator = derived_rng(rng, "losslessness")
     draft_tokens = law.sample(number, rng=generator)
-    if isinstance(verifier, Verifier):
-        emitted = verifier.verify(target, law, draft_tokens, rng=generator).token
+    if isinstance(rule, Verifier):
+        emitted = rule.verify(target, law, draft_tokens, rng=generator).token
     elif batched:
-        emitted = verifier(draft_tokens)
+        emitted = rule(draft_tokens)
     else:
-        tokens = [np.asarray(from_tensor(verifier(drafts))) for drafts in draft_tokens]
+        tokens = [np.asarray(from_tensor(rule(drafts))) for drafts in draft_tokens]
         for token in tokens:
             if token.ndim:
                 received = f"an array of shape {token.shape} for one draw of drafts"
@@ -687,7 +688,7 @@ class EnumeratedAudit(Report):
 
 
 def enumerated(
-    verifier: Verifier | ConditionalLaw,
+    verifier: Verifier | ConditionalLaw | str,
     target_probs: ArrayLike,
     law: DraftLaw,
     tol: float = 1e-12,
@@ -698,8 +699,9 @@ def enumerated(
 
     Parameters
     ----------
-    verifier : Verifier or callable
-        A callable takes drafts (n,) and returns the distribution of the output token (V,).
+    verifier : Verifier, str or callable
+        A verifier, the name of one, or a callable, which takes drafts (n,) and returns the distribution of
+        the output token (V,).
     target_probs, law
         As for :func:`losslessness`.
     tol : float
@@ -717,16 +719,16 @@ def enumerated(
     >>> print(otmd.audit.enumerated(otmd.RecursiveRejection(), [0.6, 0.3, 0.1], law).faulty)
     False
     """
-    _validate_verifier(verifier)
+    rule = as_rule(verifier)
     p = validate_position(target_probs, law)
     tol = validate_tol(tol)
-    if isinstance(verifier, Verifier):
-        verifier = verifier.prepare(p, law).conditional_law
+    if isinstance(rule, Verifier):
+        rule = rule.prepare(p, law).conditional_law
     output = np.zeros(p.size)
     accepted = 0.0
     tuples, probs = law.enumerate()
     for tokens, prob in zip(tuples, probs, strict=True):
-        given_drafts = validate_probs("verifier", verifier(tokens))
+        given_drafts = validate_probs("verifier", rule(tokens))
         if given_drafts.shape != p.shape:
             raise wrong("verifier", f"a distribution of shape {given_drafts.shape}", p.shape)
         output += prob * given_drafts
@@ -736,7 +738,7 @@ def enumerated(
         excess = np.maximum(output - p, 0.0)
         share = np.divide(excess, output, out=np.zeros(p.size), where=excess > 0)
         for tokens, prob in zip(tuples, probs.tolist(), strict=True):
-            part = prob * float(validate_probs("verifier", verifier(tokens)) @ share)
+            part = prob * float(validate_probs("verifier", rule(tokens)) @ share)
             guilty.append(GuiltyDrafts(tuple(tokens.tolist()), prob, part))
     return EnumeratedAudit(
         target_probs=p,

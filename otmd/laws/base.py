@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
+from inspect import signature
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,15 +19,19 @@ from otmd.probabilities import (
     FloatArray,
     IntArray,
     broadcast_index,
+    from_tensor,
     validate_count,
     validate_probs,
     validate_same_vocabulary,
     wrong,
     wrong_type,
 )
+from otmd.registry import LAWS, nearest
 
 RngLike = np.random.Generator | int | Sequence[int] | None
 """Every ``rng``: a generator, a seed, or None for a seed from the system (SPEC 7)."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 MOST_DRAFTS = 10_000
 """The largest number of drafts at one position."""
 
@@ -87,6 +92,26 @@ class DraftLaw(ABC):
     batched: ClassVar[bool] = False
     """Whether :meth:`structure` takes q with leading axes, for all positions at once."""
     _own_axes = 1
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a constructor that is called with wrong arguments name the class, and those it takes."""
+        super().__init_subclass__(**options)
+        init = cls.__init__
+
+        @wraps(init)
+        def constructor(self: Self, *values: Any, **named: Any) -> None:
+            try:
+                init(self, *values, **named)
+            except TypeError:
+                parameters = signature(init)
+                try:
+                    parameters.bind(self, *values, **named)
+                except TypeError as reason:
+                    call = f"{cls.__name__}({', '.join([*parameters.parameters][1:])})"
+                    raise TypeError(f"{call}: {reason}") from None
+                raise
+
+        cls.__init__ = constructor
 
     def __init__(self, draft_probs: ArrayLike, num_drafts: int) -> None:
         self.draft_probs = validate_probs("draft_probs", draft_probs)
@@ -159,7 +184,7 @@ class DraftLaw(ABC):
         if self.distinct:
             validate_distinct_support(self.draft_probs, self.num_drafts)
 
-    def sample(self, size: int | tuple[int, ...] | None = None, *, rng: RngLike) -> IntArray:
+    def sample(self, size: int | tuple[int, ...] | None = None, *, rng: RngLike = None) -> IntArray:
         """Draw the draft tokens, shape (*size, *batch_shape, n).
 
         Parameters
@@ -167,7 +192,8 @@ class DraftLaw(ABC):
         size : int or tuple of int, optional
             How many independent draws, at least 0, else ValueError. The default is one draw without an axis.
         rng : int, sequence of int, numpy.random.Generator or None
-            A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal drafts.
+            A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal drafts; None,
+            the default, draws others at every call.
 
         Returns
         -------
@@ -269,7 +295,7 @@ class DraftLaw(ABC):
         float or ndarray of float64, shape (…)
             g(H) of each subset.
         """
-        mask = np.asarray(subset)
+        mask = np.asarray(from_tensor(subset))
         expected = f"bool of shape (…, {self.vocab_size})"
         if mask.dtype != np.bool_:
             raise TypeError(f"subset: got dtype {mask.dtype}, expected {expected}")
@@ -332,7 +358,7 @@ class DraftLaw(ABC):
     def validate_tokens(self, draft_tokens: ArrayLike, name: str = "draft_tokens") -> IntArray:
         """Return ``draft_tokens`` as int64 of shape (…, n); errors are under that name."""
         try:
-            array = np.asarray(draft_tokens)
+            array = np.asarray(from_tensor(draft_tokens))
         except ValueError as reason:
             raise wrong(name, "rows of different lengths", "(…, n)") from reason
         expected = f"integers of shape (…, {self.num_drafts})"
@@ -374,9 +400,33 @@ def validate_law(law: object, before: object = None) -> DraftLaw:
     if isinstance(before, DraftLaw):
         given = f"{type(law).__name__} after a {type(before).__name__} in place of an array"
         raise TypeError(f"law: got {given}: are the two swapped?")
-    if not isinstance(law, DraftLaw):
-        raise wrong_type("law", law, "a DraftLaw such as WithReplacement(draft_probs, 4)")
-    return law
+    if isinstance(law, DraftLaw):
+        return law
+    if isinstance(law, type) and issubclass(law, DraftLaw):
+        raise wrong_type("law", law, f"an object: {law.__name__}(q, 2)")
+    if isinstance(law, str):
+        name = nearest(law, LAWS)
+        made = LAWS[name].class_name if name else "WithReplacement"
+        raise TypeError(f"law: got the name {law!r}, expected an object: otmd.{made}(q, 2)")
+    if isinstance(law, Sequence) or hasattr(law, "__array__"):
+        raise TypeError(
+            "law: got an array, expected a DraftLaw; wrap it: otmd.WithReplacement(q, 2)"
+        )
+    raise wrong_type("law", law, "a DraftLaw such as otmd.WithReplacement(q, 2)")
+
+
+def takes_law(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a call with q and n in place of the law, such as ``function(p, q, 2)``, point to the law."""
+    names = [*signature(function).parameters]
+
+    @wraps(function)
+    def call(*values: _P.args, **named: _P.kwargs) -> _R:
+        arguments = dict(zip(names, values, strict=False)) | named
+        if len(values) > len(names) or not arguments.keys() <= {*names}:
+            validate_law(arguments.get("law"))
+        return function(*values, **named)
+
+    return call
 
 
 def validate_one_position(law: object, before: object = None) -> DraftLaw:

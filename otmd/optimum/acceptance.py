@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
 from otmd.curve.blocks import SLACK, BlockedCurve
 from otmd.kernel import in_threads
-from otmd.laws.base import validate_target
+from otmd.laws.base import takes_law, validate_target
 from otmd.laws.race.containment import RaceCurve
 from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
@@ -50,6 +50,9 @@ class OptimalAcceptance:
             self._subset = self._subset()
         return self._subset
 
+    def __float__(self) -> NoReturn:
+        raise TypeError(f"float: got {self!r}, expected a number: take its .rate")
+
     def __repr__(self) -> str:
         return f"OptimalAcceptance(rate={self.rate!r})"
 
@@ -58,6 +61,7 @@ class OptimalAcceptance:
         return OptimalAcceptance, (self.rate, self.subset)
 
 
+@takes_law
 def optimal_acceptance(target_probs: ArrayLike, law: laws.DraftLaw) -> OptimalAcceptance:
     """The largest acceptance rate of any lossless verifier, for a law of drafts.
 

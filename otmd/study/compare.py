@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong
+from otmd.laws import DraftLaw
+from otmd.probabilities import validate_probs, validate_same_vocabulary, wrong, wrong_type
 from otmd.registry import LAWS, VERIFIERS
 from otmd.study.rows import make_settings, position_rows
 from otmd.study.table import Table
@@ -128,7 +129,7 @@ def compare(
     ------
     ValueError
         For invalid distributions, different vocabularies, no position, or settings as in
-        :func:`otmd.measure`.
+        :func:`otmd.measure`; for a verifier of your own that is not lossless on a small position.
 
     Examples
     --------
@@ -139,6 +140,8 @@ def compare(
     WithReplacement  Preference  2  1.0000     0.0000               –          1
     Stratified       Preference  2  0.9286     0.0000               –          1
     """
+    if isinstance(draft_probs, DraftLaw):
+        raise wrong_type("draft_probs", draft_probs, "q, shape (…, V); give the law by laws=[…]")
     p = validate_probs("target_probs", target_probs)
     q = validate_probs("draft_probs", draft_probs)
     validate_same_vocabulary(p, q.shape[-1], q.shape[:-1])

@@ -14,7 +14,9 @@ from otmd.optimum.acceptance import optimal_acceptance
 from otmd.probabilities import Processing, validate_counts, validate_probs, validate_tol, wrong
 from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
+from otmd.testing.verifiers import require_lossless
 from otmd.verifiers import Verifier
+from otmd.verifiers.base import as_verifier
 
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
@@ -76,8 +78,7 @@ def make_settings(
     """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
     named_laws = _named("laws", laws, LAWS)
     named_verifiers = tuple(
-        (name, rule() if isinstance(rule, type) else rule)
-        for name, rule in _named("verifiers", verifiers, VERIFIERS)
+        (name, as_verifier(rule)) for name, rule in _named("verifiers", verifiers, VERIFIERS)
     )
     counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
@@ -92,6 +93,8 @@ def make_settings(
             continue
         if rules := _serving(drafts, named_verifiers):
             served[name, n] = rules
+            for label, rule in rules:
+                require_lossless(rule, law, n, f"{label} for {name}")
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "

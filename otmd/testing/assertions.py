@@ -9,6 +9,7 @@ from otmd.audit.statistics import lower_bound, upper_bound
 from otmd.audit.verifiers import (
     ConditionalLaw,
     Sampler,
+    as_rule,
     enumerated,
     losslessness,
     validate_level,
@@ -24,7 +25,7 @@ Pair = tuple[FloatArray, FloatArray]
 
 
 def assert_lossless(
-    verifier: Verifier | Sampler | ConditionalLaw,
+    verifier: Verifier | Sampler | ConditionalLaw | str,
     target_probs: ArrayLike,
     law: DraftLaw,
     *,
@@ -38,8 +39,9 @@ def assert_lossless(
 
     Parameters
     ----------
-    verifier : Verifier or callable
-        A Verifier is enumerated if the law has at most 20,000 tuples of drafts, and sampled otherwise.
+    verifier : Verifier, str or callable
+        A verifier, or the name of one, is enumerated if the law has at most 20,000 tuples of drafts, and
+        sampled otherwise.
     target_probs : array_like, shape (V,)
         p.
     law : DraftLaw
@@ -72,6 +74,7 @@ def assert_lossless(
     if returns not in ("token", "tokens", "law"):
         raise wrong("returns", repr(returns), '"token", "tokens" or "law"')
     validate_position(target_probs, law)
+    verifier = as_rule(verifier)
     by_law = returns == "law"
     if isinstance(verifier, Verifier):
         by_law = law.position_structure.num_tuples <= _MOST_TUPLES

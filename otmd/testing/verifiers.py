@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.verifiers import losslessness
+from otmd.audit.verifiers import enumerated, losslessness
 from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
@@ -25,14 +27,17 @@ from otmd.testing.comparisons import (
 )
 from otmd.testing.laws import hostile_targets
 from otmd.verifiers import PoissonCoupling, Verifier
-from otmd.verifiers.base import validate_verifier
+from otmd.verifiers.base import as_verifier
 
 # The bounds of a rate must hold whatever they are asked to be apart at most.
 _TOLERANCES = (0.3, 1e-3, 1e-8)
+_MOST_TUPLES = 20_000
+# A user's verifier may compute in float32.
+_LOSSLESS = 1e-6
 
 
 def check_verifier(
-    verifier: Verifier,
+    verifier: Verifier | type[Verifier] | str,
     law: DraftLaw,
     *,
     target_probs: ArrayLike | None = None,
@@ -45,8 +50,9 @@ def check_verifier(
 
     Parameters
     ----------
-    verifier : Verifier
-        :class:`~otmd.PoissonCoupling` is sampled, any other verifier is enumerated.
+    verifier : Verifier or str
+        A verifier, or the name of one. :class:`~otmd.PoissonCoupling` is sampled, any other verifier is
+        enumerated.
     law : DraftLaw
         A law that can be enumerated, with a small vocabulary. With leading axes, each of its positions is
         checked, and all together are compared with them.
@@ -69,7 +75,7 @@ def check_verifier(
     >>> law = otmd.WithReplacement([0.5, 0.3, 0.2], num_drafts=2)
     >>> otmd.testing.check_verifier(otmd.RecursiveRejection(), law)
     """
-    validate_verifier(verifier)
+    verifier = as_verifier(verifier)
     validate_law(law)
     rng = np.random.default_rng(rng)
     if not verifier.supports(law):
@@ -95,6 +101,44 @@ def check_verifier(
     if law.batch_shape:
         axes = (2, *(1 for _ in law.batch_shape))
         _check_axes(verifier, law, rng.dirichlet(np.ones(law.vocab_size), axes))
+
+
+def require_lossless(
+    verifier: Verifier, law: Callable[[FloatArray, int], DraftLaw], num_drafts: int, name: str
+) -> None:
+    """Raise ValueError unless a verifier that is not of otmd is lossless at one small position.
+
+    Tuples are enumerated, at a vocabulary of n + 1 tokens or fewer. Where there are too many, 2,000 outputs
+    are sampled, and a lossless verifier is refused with probability at most 1e-4.
+    """
+    if type(verifier).__module__.startswith("otmd."):
+        return
+    target, drafts = _small_position(verifier, law, num_drafts)
+    is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
+    if is_small and not isinstance(verifier, PoissonCoupling):
+        audit = enumerated(verifier, target, drafts, _LOSSLESS)
+    else:
+        audit = losslessness(verifier, target, drafts, NUM_SAMPLES, false_alarm=1e-4)
+    if audit.faulty:
+        where = f"{name}, {num_drafts} drafts of {target.size} tokens"
+        advice = "otmd.testing.check_verifier shows more"
+        raise ValueError(f"verifiers: {where}: {audit.verdict}; {advice}")
+
+
+def _small_position(
+    verifier: Verifier, law: Callable[[FloatArray, int], DraftLaw], num_drafts: int
+) -> tuple[FloatArray, DraftLaw]:
+    """A target and a law with few tuples, if the law exists and is served there; else larger ones."""
+    rng = np.random.default_rng(0)
+    for vocab_size in (max(num_drafts + 1, 4), 3, 2):
+        target, draft = rng.dirichlet(np.ones(vocab_size), 2)
+        with suppress(ValueError):
+            drafts = law(draft, num_drafts)
+            is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
+            if is_small and verifier.supports(drafts):
+                return target, drafts
+    target, draft = rng.dirichlet(np.ones(num_drafts + 62), 2)
+    return target, law(draft, num_drafts)
 
 
 def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where: str) -> None:

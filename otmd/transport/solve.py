@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
+from otmd.laws.base import takes_law
 from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import BoolArray, FloatArray, wrong
 from otmd.transport import forms, solvers
@@ -72,6 +73,7 @@ class TransportSolution:
     token_duals: FloatArray | None = None
 
 
+@takes_law
 def solve_transport(
     target_probs: ArrayLike,
     law: DraftLaw,

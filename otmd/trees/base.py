@@ -56,7 +56,7 @@ class TableModel:
 
     @classmethod
     def random(
-        cls, vocab_size: int, order: int, concentration: float = 1.0, *, rng: RngLike
+        cls, vocab_size: int, order: int, concentration: float = 1.0, *, rng: RngLike = None
     ) -> Self:
         """Draw every row from a Dirichlet distribution.
 

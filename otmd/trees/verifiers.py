@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.laws.base import RngLike, validate_rng
-from otmd.probabilities import FloatArray, wrong_type
+from otmd.probabilities import FloatArray
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix, TreeLaw
 from otmd.trees.random_choices import RandomChoices, Sampled
 from otmd.verifiers import UnsupportedLaw, Verifier
+from otmd.verifiers.base import as_verifier
 from otmd.verifiers.prepared import accept_prob
 
 
@@ -40,7 +41,7 @@ class TreeVerifier(ABC):
         ``context`` has the models, ``tree`` the drafts; ``choices`` makes every random choice.
         """
 
-    def step(self, target_model: Model, law: TreeLaw, *, rng: RngLike) -> Prefix:
+    def step(self, target_model: Model, law: TreeLaw, *, rng: RngLike = None) -> Prefix:
         """Draft a tree and decide on it: the emitted tokens.
 
         Parameters
@@ -50,7 +51,8 @@ class TreeVerifier(ABC):
         law : TreeLaw
             The law of the tree. A law that the rule does not serve is an UnsupportedLaw error.
         rng : int, sequence of int, numpy.random.Generator or None
-            A seed or a generator. Equal seeds give equal steps.
+            A seed or a generator. Equal seeds give equal steps; None, the default, draws others at every
+            call.
 
         Returns
         -------
@@ -83,8 +85,9 @@ class TokenLevel(TreeVerifier):
 
     Parameters
     ----------
-    verifier : Verifier
-        Decides at each node. It must serve the law of the node's drafts. Anything else is a TypeError.
+    verifier : Verifier or str
+        Decides at each node, by name or as an object. It must serve the law of the node's drafts. Anything
+        else is a TypeError.
 
     Notes
     -----
@@ -102,10 +105,8 @@ class TokenLevel(TreeVerifier):
     2.3672
     """
 
-    def __init__(self, verifier: Verifier) -> None:
-        if not isinstance(verifier, Verifier):
-            raise wrong_type("verifier", verifier, "a Verifier")
-        self.verifier = verifier
+    def __init__(self, verifier: Verifier | type[Verifier] | str) -> None:
+        self.verifier = as_verifier(verifier)
 
     def __repr__(self) -> str:
         return f"TokenLevel({self.verifier!r})"

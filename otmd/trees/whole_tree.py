@@ -23,11 +23,12 @@ import numpy as np
 from otmd.laws import DraftLaw, Slots
 from otmd.laws.base import RngLike
 from otmd.laws.standard import WithStructure
-from otmd.probabilities import FloatArray, IntArray, wrong_type
+from otmd.probabilities import FloatArray, IntArray
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices
 from otmd.trees.verifiers import BottomUp, Stop, TreeVerifier
 from otmd.verifiers import UnsupportedLaw, Verifier
+from otmd.verifiers.base import as_verifier
 from otmd.verifiers.pair_sweep import sweep_pairs
 from otmd.verifiers.prepared import PreparedVerifier
 
@@ -53,7 +54,7 @@ class LayerVerification(BottomUp):
 
     Parameters
     ----------
-    verifier : Verifier, optional
+    verifier : Verifier or str, optional
         Decides on the drafts of each node. Node v, of score w, has the share λ = w/s of the layer, and its
         target is s M, with 1 − s on a token that is never drafted. Anything but a verifier is a TypeError.
 
@@ -70,10 +71,8 @@ class LayerVerification(BottomUp):
     2.72
     """
 
-    def __init__(self, verifier: Verifier | None = None) -> None:
-        if verifier is not None and not isinstance(verifier, Verifier):
-            raise wrong_type("verifier", verifier, "a Verifier or None")
-        self.verifier = verifier
+    def __init__(self, verifier: Verifier | type[Verifier] | str | None = None) -> None:
+        self.verifier = None if verifier is None else as_verifier(verifier)
 
     def __repr__(self) -> str:
         return f"LayerVerification({self.verifier!r})" if self.verifier else super().__repr__()

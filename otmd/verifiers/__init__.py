@@ -6,19 +6,22 @@ from numpy.typing import ArrayLike
 
 from otmd import registry
 from otmd.laws import DraftLaw
+from otmd.laws.base import takes_law
 from otmd.probabilities import FloatArray
-from otmd.verifiers.base import UnsupportedLaw, Verifier, validate_verifier
+from otmd.verifiers.base import UnsupportedLaw, Verifier, as_verifier
 from otmd.verifiers.k_sequential import KSequential
 from otmd.verifiers.optimal.verifier import Optimal
 from otmd.verifiers.plan_verifier import PlanVerifier
 from otmd.verifiers.poisson_coupling import PoissonCoupling
 from otmd.verifiers.preference import Preference
-from otmd.verifiers.prepared import PreparedVerifier, Verdict
+from otmd.verifiers.prepared import Choice, ChoosingVerifier, PreparedVerifier, Verdict
 from otmd.verifiers.recursive_rejection import RecursiveRejection
 from otmd.verifiers.spechub import SpecHub
 from otmd.verifiers.target_only import TargetOnly
 
 __all__ = [
+    "Choice",
+    "ChoosingVerifier",
     "KSequential",
     "Optimal",
     "PlanVerifier",
@@ -37,8 +40,9 @@ __all__ = [
 ]
 
 
+@takes_law
 def acceptance_rate(
-    verifier: Verifier, target_probs: ArrayLike, law: DraftLaw
+    verifier: Verifier | type[Verifier] | str, target_probs: ArrayLike, law: DraftLaw
 ) -> FloatArray | float:
     """Exact acceptance rate (…) of a verifier; the middle of guaranteed bounds where only these are known.
 
@@ -59,12 +63,12 @@ def acceptance_rate(
     >>> otmd.acceptance_rate(otmd.RecursiveRejection(), [0.5, 0.25, 0.25], law)
     0.8125
     """
-    validate_verifier(verifier)
-    return verifier.acceptance_rate(target_probs, law)
+    return as_verifier(verifier).acceptance_rate(target_probs, law)
 
 
+@takes_law
 def acceptance_bounds(
-    verifier: Verifier,
+    verifier: Verifier | type[Verifier] | str,
     target_probs: ArrayLike,
     law: DraftLaw,
     tol: float = 1e-6,
@@ -73,8 +77,8 @@ def acceptance_bounds(
 
     Parameters
     ----------
-    verifier : Verifier
-        The verifier.
+    verifier : Verifier or str
+        A verifier, or the name of one, such as ``"k-sequential"``.
     target_probs : array_like, shape (…, V)
         p.
     law : DraftLaw
@@ -101,8 +105,7 @@ def acceptance_bounds(
     >>> round(low, 6), low == high
     (0.847597, True)
     """
-    validate_verifier(verifier)
-    return verifier.acceptance_bounds(target_probs, law, tol)
+    return as_verifier(verifier).acceptance_bounds(target_probs, law, tol)
 
 
 def verifiers_serving(law: DraftLaw) -> list[Verifier]:

@@ -19,6 +19,7 @@ from otmd.optimum.acceptance import (
 )
 from otmd.optimum.certificate import OptimalityCertificate
 from otmd.probabilities import FloatArray, validate_tol, wrong, wrong_type
+from otmd.registry import VERIFIERS, find
 from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
 
@@ -168,7 +169,7 @@ class Verifier(ABC):
         law: DraftLaw,
         draft_tokens: ArrayLike,
         *,
-        rng: RngLike,
+        rng: RngLike = None,
     ) -> Verdict:
         """Pick the output token, distributed exactly as p over the draw of drafts and the decision.
 
@@ -182,8 +183,9 @@ class Verifier(ABC):
             The drafts; their leading axes are broadcast against those of the target and the law.
         rng : int, sequence of int, numpy.random.Generator or None
             A seed or a generator, see :func:`numpy.random.default_rng`. Equal seeds give equal verdicts,
-            independent of the drafts that :meth:`DraftLaw.sample` draws with the same seed. Where many
-            verdicts are called for one after another, use one generator for all.
+            independent of the drafts that :meth:`DraftLaw.sample` draws with the same seed; None, the
+            default, draws others at every call. Where many verdicts are called for one after another, use
+            one generator for all.
 
         Raises
         ------
@@ -249,10 +251,15 @@ class Verifier(ABC):
             )
 
 
-def validate_verifier(verifier: object) -> None:
-    """Raise TypeError for what is not a verifier."""
-    if isinstance(verifier, Verifier):
-        return
+def as_verifier(verifier: object) -> Verifier:
+    """Return a verifier; a name, such as "k-sequential", or a class makes one. Else TypeError."""
+    if isinstance(verifier, str):
+        verifier = find("verifier", verifier, VERIFIERS).load()
     if isinstance(verifier, type) and issubclass(verifier, Verifier):
-        raise wrong_type("verifier", verifier, f"an instance: {verifier.__name__}()")
-    raise wrong_type("verifier", verifier, "a Verifier such as KSequential()")
+        try:
+            return verifier()
+        except TypeError as reason:
+            raise wrong_type("verifier", verifier, f"an instance ({reason})") from reason
+    if not isinstance(verifier, Verifier):
+        raise wrong_type("verifier", verifier, "a Verifier such as KSequential(), or its name")
+    return verifier

@@ -43,7 +43,7 @@ class PoissonCoupling(Verifier):
     (array([1, 1, 0]), 0)
     """
 
-    def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike) -> FloatArray:
+    def clocks(self, vocab_size: int, num_drafts: int = 1, *, rng: RngLike = None) -> FloatArray:
         """The random numbers that drafter and target share at one position, shape (n, V).
 
         They are independent and exponential with rate 1. Sizes below 1 are a ValueError. Equal seeds give
@@ -114,7 +114,7 @@ def _require_clocks(probs: FloatArray, clocks: FloatArray) -> None:
 class _PreparedCoupling(PreparedVerifier):
     """The coupling at one position: clocks are drawn given the drafts, and the target reads them."""
 
-    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
+    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike = None) -> Verdict:
         ids = self.law.validate_drawable(draft_tokens)
         generator = decision_rng(rng)
         draft = _drawn_from(self.law)

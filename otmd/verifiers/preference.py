@@ -58,7 +58,7 @@ class Preference(Verifier):
         if structure.random is not None:
             assert isinstance(structure.random, Slots)
             sweep = sweep_pairs(structure.random_target(target), structure.random)
-        return ChoosingVerifier(target, law, structure.deterministic, sweep)
+        return ChoosingVerifier(target, law, sweep)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         structure = law.position_structure

@@ -79,7 +79,7 @@ class PreparedVerifier(ABC):
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         """Residual distribution: that of the output token once all drafts were rejected, shape (V,)."""
 
-    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike) -> Verdict:
+    def verify(self, draft_tokens: ArrayLike, *, rng: RngLike = None) -> Verdict:
         """Decide on drafts (n,); ``rng`` and errors are those of :meth:`Verifier.verify`."""
         ids = self.law.validate_drawable(draft_tokens)
         generator = decision_rng(rng)
@@ -124,19 +124,23 @@ class PreparedVerifier(ABC):
 
 
 class Choice(Protocol):
-    """A choice of one of the random drafts, or of none, at one position."""
+    """A choice of one of the random drafts, or of none, at one position.
+
+    A subclass of your own defines :attr:`accepted` and :meth:`choice_probs`.
+    """
 
     @cached_property
     @abstractmethod
     def accepted(self) -> FloatArray:
-        """Probability that each token is accepted, shape (V,)."""
+        """Probability that each token is accepted, over the draw of the drafts, at most p, shape (V,)."""
         ...
 
     @cached_property
     def rate(self) -> float:
         """Probability that some draft is accepted."""
-        ...
+        return float(self.accepted.sum())
 
+    @abstractmethod
     def choice_probs(self, tokens: IntArray, /) -> FloatArray:
         """Probability that each of the drafts (m,) is accepted, given these drafts, shape (m,)."""
         ...
@@ -145,16 +149,31 @@ class Choice(Protocol):
 class ChoosingVerifier(PreparedVerifier):
     """A prepared verifier that looks at all drafts at once and accepts one of them or none.
 
-    The ``choice`` is among the random drafts. ``deterministic`` tokens (m,) are emitted only from the
-    residual, and count as accepted there.
+    The residual is what the choice leaves of p: (p − accepted)₊, normalised. Deterministic tokens are emitted
+    only from the residual, and count as accepted there.
+
+    Parameters
+    ----------
+    target : ndarray of float64, shape (V,)
+        p.
+    law : DraftLaw
+        The law of the drafts, without leading axes.
+    choice : Choice or None
+        The choice among the random drafts; None if there are none.
+
+    Examples
+    --------
+    >>> import otmd
+    >>> law = otmd.WithReplacement([0.25, 0.25, 0.5], num_drafts=2)
+    >>> prepared = otmd.Preference().prepare([0.5, 0.25, 0.25], law)
+    >>> prepared.accepted, prepared.residual([2, 2])
+    (array([0.4375, 0.25  , 0.25  ]), array([1., 0., 0.]))
     """
 
-    def __init__(
-        self, target: FloatArray, law: DraftLaw, deterministic: IntArray, choice: Choice | None
-    ) -> None:
+    def __init__(self, target: FloatArray, law: DraftLaw, choice: Choice | None) -> None:
         super().__init__(target, law)
         self.choice = choice
-        self._deterministic = deterministic
+        self._deterministic = law.position_structure.deterministic
 
     @property
     def accepted(self) -> FloatArray:

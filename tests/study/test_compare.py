@@ -3,6 +3,7 @@ import pytest
 
 import otmd
 from otmd.study.compare import compare
+from otmd.verifiers import PreparedVerifier
 
 P, Q = np.array([1 / 3, 0, 2 / 3]), np.full(3, 1 / 3)
 
@@ -50,11 +51,40 @@ def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
     assert "left out: Hub × SpecHub" in repr(table)
 
 
+class _FromTarget(PreparedVerifier):
+    def accept_probs(self, draft_tokens):
+        return np.zeros(draft_tokens.size)
+
+    def residual(self, draft_tokens):
+        return self.target
+
+
+class ForTwo(otmd.Verifier):
+    """Lossless for two drafts; for others it emits the uniform distribution."""
+
+    def serves(self, structure):
+        return True
+
+    def prepare_position(self, target, law):
+        uniform = np.full(target.size, 1 / target.size)
+        return _FromTarget(target if law.num_drafts == 2 else uniform, law)
+
+
+# Enumerated, at n + 1 tokens or fewer; the last is sampled.
 @pytest.mark.parametrize(
-    "name", ["k-sequential", "KSequential", "K-SEQ", "k-seq", otmd.KSequential]
+    ("law", "num_drafts", "vocab_size"),
+    [
+        ("with-replacement", 1, 4),
+        ("without-replacement", 3, 4),
+        ("with-replacement", 7, 3),
+        ("with-replacement", 12, 2),
+        ("without-replacement", 6, 68),
+    ],
 )
-def test_laws_and_verifiers_have_the_names_of_the_command_line(name):
-    for verifiers in (name, [name]):
-        for laws in ("with-replacement", ["WithReplacement"], otmd.WithReplacement):
-            (row,) = otmd.compare(P, Q, np.int64(2), laws=laws, verifiers=verifiers)
-            assert row[:3] == ("WithReplacement", "KSequential", 2)
+def test_a_rule_of_ones_own_that_is_not_lossless_is_not_ranked(
+    law: str, num_drafts: int, vocab_size: int
+) -> None:
+    name = rf"^verifiers: ForTwo for .*, {num_drafts} drafts of {vocab_size} tokens"
+    with pytest.raises(ValueError, match=f"{name}: not lossless: "):
+        compare(P, Q, [2, num_drafts], laws=law, verifiers=["preference", ForTwo])
+    assert compare(P, Q, 2, laws=law, verifiers=ForTwo).best.verifier == "ForTwo"

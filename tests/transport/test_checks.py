@@ -117,7 +117,6 @@ def test_limits_and_answers_without_a_point_are_reported() -> None:
         ({"solver": "networkx", "form": "max_flow", "method": "x"}, "method, options: got 'x'"),
         ({"target_probs": [P, P]}, "leading axes .*one position"),
         ({"law": otmd.WithReplacement([P, P], 2)}, r"law: got leading axes \(2,\)"),
-        ({"law": 3}, "law: got int, expected a DraftLaw"),
         ({"target_probs": [0.5, 0.5]}, "target_probs: got 2 tokens, expected 4"),
         ({"target_probs": [0.5, 0.2, 0.2, np.nan]}, "target_probs"),
     ],

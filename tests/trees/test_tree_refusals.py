@@ -69,7 +69,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (lambda: IIDPaths(DRAFT, 0, 2), ValueError, "num_paths: got 0"),
     (lambda: IIDPaths(DRAFT, 1, 1.5), TypeError, "depth: got float"),  # type: ignore[arg-type]
-    (lambda: TokenLevel("RRS"), TypeError, "verifier: got str"),  # type: ignore[arg-type]
+    (lambda: TokenLevel("RRS"), ValueError, "verifier: got 'RRS', .*is recursive-rejection meant"),
     (lambda: TokenTree(DRAFT, ()), ValueError, r"branching: got \(\), expected at least one draft"),
     (lambda: TokenTree(DRAFT, (2, 0)), ValueError, "branching: got 0"),
     (lambda: TokenTree(DRAFT, ((), 3)), ValueError, "branching: got 3 in a shape"),  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ class Optimal(Verifier):
             choice = plan_without_replacement(remaining, random, self.tol)
         elif isinstance(random, Slots):
             choice = plan_slots(remaining, random, self.tol)
-        return ChoosingVerifier(target, law, structure.deterministic, choice)
+        return ChoosingVerifier(target, law, choice)
 
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         prepared = self.prepare_position(target, law)
