@@ -7,7 +7,7 @@ steps are biased by that choice, and are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from otmd.models.tree_reading import Reader, read_trees
@@ -18,6 +18,7 @@ from otmd.verifiers import UnsupportedLaw
 
 NUM_STEPS = 8
 LEFT_OUT = 3
+MakeTree = Callable[[Model], TreeLaw]
 
 
 class Sums(NamedTuple):
@@ -35,7 +36,7 @@ class Walk(NamedTuple):
     the trees and decides.
     """
 
-    make: Callable[[Model], TreeLaw]
+    make: MakeTree
     rule: TreeVerifier
     target: Reader
     draft: Reader
@@ -46,12 +47,13 @@ def take_steps(
     walks: Sequence[Walk],
     num_steps: int = NUM_STEPS,
     left_out: int = LEFT_OUT,
-    stop_tokens: Sequence[int] = (),
+    stop_tokens: Collection[int] = (),
 ) -> list[Sums]:
     """Let rules write from the end of a text, and sum what each is expected to emit at each of its steps.
 
     All walks take a step together: a model that reads several texts at once reads the trees of all. The
-    walks' models are extended. The first ``left_out`` steps are not counted, and a stop token ends a text.
+    walks' models are extended. The first ``left_out`` steps are not counted, and a stop token ends a text. A
+    single step that is counted is one from the given position, which is not the mean of a decoder's steps.
     """
     sums = [Sums(0.0, 0.0, 0) for _ in walks]
     going = list(range(len(walks)))

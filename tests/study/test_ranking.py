@@ -3,13 +3,13 @@
 import numpy as np
 import polars as pl
 import pytest
+from otmd.study.tree_comparison import CANDIDATES
 
 from otmd.study import rank
 from otmd.study.estimate import Estimate, ratios
 from otmd.study.latency import Latency
 from otmd.study.plan import MEANS, SCHEMA, candidates
 from otmd.study.ranking import decision, ranking_table
-from otmd.study.tree_comparison import CANDIDATES
 
 WAYS = candidates([4], 2, 1.0)
 FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)

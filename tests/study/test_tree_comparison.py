@@ -4,11 +4,11 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 from models.conftest import WORDS, make_pair
+from otmd.study.tree_comparison import CANDIDATES, DEPTH, STARTS
 
 from otmd.models import Prompt
 from otmd.models.continuations import CachedContinuations
 from otmd.study import compare_trees, tree_comparison
-from otmd.study.tree_comparison import CANDIDATES, DEPTH, STARTS
 from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
