@@ -30,10 +30,10 @@ otmd demo --output runs/small --per-domain 4 --positions 3"""
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
 # interval of the mean. A tenth of that would take five times as long.
 TOLERANCE = 1e-3
-# Trees of two paths, and the most likely 16 tokens. A plan takes eight steps of each candidate; one fits into
-# the two minutes of the demo.
-TREE_BUDGET, DEPTH, START = 16, 8, 16
-ONE_STEP = f"A step that begins {START} tokens into a text, not those of a decoder (`otmd plan`). "
+# Trees of two paths, and the most likely 16 tokens. A plan takes 16 steps of each candidate for a prompt; one
+# fits into the two minutes of the demo.
+TREE_BUDGET, DEPTH = 16, 8
+FIRST_STEP = "Tokens of the first step after a prompt; `otmd plan` takes more steps. "
 
 
 def demo(
@@ -43,7 +43,7 @@ def demo(
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 6,
     positions: o.Positions = 6,
-    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 4,
+    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 8,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
@@ -62,8 +62,8 @@ def demo(
     output : Path
         The folder for the dataset, the results and the figures.
     tree_prompts : int
-        Each candidate takes a step on a draft tree after so many prompts of each domain, at temperature 1,
-        16 tokens into a text of the target; 0: none.
+        Each law and rule takes its first step after so many prompts of each domain, at temperature 1;
+        0: none.
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
@@ -96,8 +96,7 @@ def demo(
     table = measure_into(dataset, results, settings, progress)
     said = recommend(table)
     note("rates")
-    most = min(tree_prompts, per_domain)
-    ranked = _ranked_trees(output / "trees", target, draft, most, workers, progress)
+    ranked = _ranked_trees(output / "trees", target, draft, tree_prompts, workers, progress)
     note("trees")
     summary = summarise(table)
     figures = [output / "gaps.png", output / "gaps.pdf"]
@@ -115,7 +114,7 @@ def demo(
     print_report(summary)
     if ranked.height:
         title = f"draft trees of {TREE_BUDGET} tokens, best first"
-        print(f"\n{ranking_table(ranked, title, ONE_STEP)}")
+        print(f"\n{ranking_table(ranked, title, FIRST_STEP)}")
         said.append(f"T = 1, trees of {TREE_BUDGET} tokens: {' '.join(decision(ranked))}")
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
@@ -221,8 +220,9 @@ def _ranked_trees(
         return pl.DataFrame()
     prompts = load_prompts(per_domain=per_domain, progress=progress)
     ways = candidates([TREE_BUDGET], DEPTH, temperature=1.0, widths=[TREE_BUDGET // DEPTH])
-    steps = {"starts": [START], "num_steps": 1, "left_out": 0}
+    steps = {"starts": [0], "num_steps": 1, "left_out": 0}
     options = steps | {"workers": workers, "progress": progress}
     with o.kept_when_stopped(lambda: f"Finished prompts are kept in {folder}"):
         table = plan_table(target, draft, prompts, folder, ways, Processing(), **options)
-    return rank(table)
+    # The title gives the size of the trees, which is the same in all rows.
+    return rank(table.with_columns(tree=pl.lit("")))

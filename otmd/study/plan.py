@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,6 +48,9 @@ STARTS = (0, 16)
 
 WIDTHS = (1, 2, 4)
 """Paths of a tree: so many drafts at the root, and one after each."""
+
+TOGETHER = 4
+"""So many prompts are read together before a single step."""
 
 RESULT = "plan.parquet"
 LAYOUT = Layout(
@@ -148,11 +152,14 @@ def plan_table(
     about |= {"starts": [*starts], "num_steps": num_steps, "left_out": left_out}
     about |= {"prompts": [prompt.id for prompt in prompts]}
     about |= {"candidates": [[way.law, way.tree, *way.rules] for way in ways]}
-    steps = partial(take_steps, num_steps=num_steps, left_out=left_out)
-    work = partial(_rows, target, draft, tuple(prompts), ways, processing, starts, steps, seed)
-    jobs = {f"part-{i:06d}": prompt for i, prompt in enumerate(prompts)}
+    models = target, draft, tuple(prompts)
+    work = partial(_rows, models, ways, processing, starts, num_steps, left_out, seed)
+    # A call of a model costs little more for more texts, but later steps have a text for each candidate.
+    together = TOGETHER if num_steps == 1 else 1
+    parts = range(0, len(prompts), together)
+    jobs = {f"part-{i:06d}": prompts[i : i + together] for i in parts}
     store = Store(output, about, LAYOUT, overwrite)
-    return run_study(work, jobs, store, workers, Bar("steps after prompts", len(jobs), progress))
+    return run_study(work, jobs, store, workers, Bar("draft trees", len(jobs), progress))
 
 
 @cache
@@ -173,43 +180,56 @@ def loaded_pair(
 
 
 def _rows(
-    target: str,
-    draft: str,
-    prompts: tuple[Prompt, ...],
+    models: tuple[str, str, tuple[Prompt, ...]],
     ways: Sequence[Candidate],
     processing: Processing,
     starts: Sequence[int],
-    steps: Any,
+    num_steps: int,
+    left_out: int,
     seed: int,
-    prompt: Prompt,
+    prompts: Sequence[Prompt],
 ) -> pl.DataFrame:
-    """The rows of a prompt."""
+    """The rows of some prompts, whose trees each model reads together."""
     from otmd.models import decode
     from otmd.models.continuations import branches
 
-    models = loaded_pair(target, draft, prompts)
+    pair = loaded_pair(*models)
     both = processing, processing if processing.temperature else Processing()
-    size, stops = models[0].token_count, models[0].stop_tokens
-    tokens = prompt_tokens(models[0].tokenizer, prompt)
-    key = [seed, zlib.crc32(prompt.id.encode())]
-    text: Sequence[int] = []
-    if max(starts):
-        text = decode(models[0], tokens, max(starts), processing=processing, rng=key).tokens
+    stops = pair[0].stop_tokens
+    begun = []
+    for prompt in prompts:
+        tokens, text = prompt_tokens(pair[0].tokenizer, prompt), []
+        if max(starts):
+            key = [seed, zlib.crc32(prompt.id.encode())]
+            text = decode(pair[0], tokens, max(starts), processing=processing, rng=key).tokens
+        begun.append((prompt, tokens, text))
     named = [(way, name) for way in ways for name in way.rules]
+    # Before a single step all candidates read the same text, then each reads its own.
+    copies = len(named) if num_steps > 1 else 1
     rows = []
     for start in starts:
-        if start > len(text) or stops & {*text[:start]}:
-            continue
-        begun, seeds = [[*tokens, *text[:start]]] * len(named), [*key, start]
-        targets, drafts = (
-            [Reader(after, step, size) for after in branches(model, begun)]
-            for model, step in zip(models, both, strict=True)
-        )
-        walks = [
-            Walk(way.make, way.rules[name], reading, writing, Sampled(np.random.default_rng(seeds)))
-            for (way, name), reading, writing in zip(named, targets, drafts, strict=True)
+        at = [
+            (prompt, [*tokens, *text[:start]])
+            for prompt, tokens, text in begun
+            if start <= len(text) and not stops & {*text[:start]}
         ]
-        about = {"domain": prompt.domain, "prompt_id": prompt.id}
-        for (way, name), sums in zip(named, steps(walks, stop_tokens=stops), strict=True):
-            rows.append(about | {"law": way.law, "tree": way.tree, "rule": name} | sums._asdict())
+        texts = [text for _, text in at for _ in range(copies)]
+        targets, drafts = (
+            [Reader(after, step, pair[0].token_count) for after in branches(model, texts)]
+            for model, step in zip(pair, both, strict=True)
+        )
+        walks = []
+        for i, (prompt, _) in enumerate(at):
+            seeds = [seed, zlib.crc32(prompt.id.encode()), start]
+            for j, (way, name) in enumerate(named):
+                reader = i * copies + min(j, copies - 1)
+                choices = Sampled(np.random.default_rng(seeds))
+                walks.append(
+                    Walk(way.make, way.rules[name], targets[reader], drafts[reader], choices)
+                )
+        taken = take_steps(walks, num_steps, left_out, stops)
+        for ((prompt, _), (way, name)), sums in zip(product(at, named), taken, strict=True):
+            about = {"domain": prompt.domain, "prompt_id": prompt.id}
+            about |= {"law": way.law, "tree": way.tree, "rule": name}
+            rows.append(about | sums._asdict())
     return frame(rows, schema=SCHEMA)
