@@ -227,8 +227,8 @@ def _rows(
                 walks.append(
                     Walk(way.make, way.rules[name], targets[reader], drafts[reader], choices)
                 )
-        taken = take_steps(walks, num_steps, left_out, stops)
-        for ((prompt, _), (way, name)), sums in zip(product(at, named), taken, strict=True):
+        by_walk = take_steps(walks, num_steps, left_out, stops)
+        for ((prompt, _), (way, name)), sums in zip(product(at, named), by_walk, strict=True):
             about = {"domain": prompt.domain, "prompt_id": prompt.id}
             about |= {"law": way.law, "tree": way.tree, "rule": name}
             rows.append(about | sums._asdict())
