@@ -34,7 +34,8 @@ def rank(
     Parameters
     ----------
     table : polars.DataFrame
-        Of :func:`otmd.study.plan.plan_table`.
+        ``plan.parquet`` of ``otmd plan``: ``domain``, ``prompt_id``, ``law``, ``tree``, ``rule``, and the
+        sums of ``tokens`` and ``bound`` over ``steps``.
     latency : Latency, optional
         A table of times: then the ranking is by tokens per second, the target alone in it.
     candidates : sequence of Candidate

@@ -196,7 +196,9 @@ def _sentence(rated: pl.DataFrame) -> tuple[str, int]:
     interval = ""
     if low is not None and high is not None:
         interval = f" [{100 * max(low, 0.0):.1f}, {100 * min(high, 1.0):.1f}]"
-    drafts = _drafts(best["law"], best["num_drafts"])
+    law, n = law_label(best["law"]), best["num_drafts"]
+    drafts = "draft" + "s" * (n > 1)
+    drafts = f"{n} {drafts} {law}" if law.startswith("with") else f"{n} {law} {drafts}"
     said = f"take {drafts}, {verifier_label(best['verifier'])}: {100 * rate:.1f}%{interval}."
     if not simple:
         said += " It needs a solver."
@@ -225,12 +227,6 @@ def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str
         interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
         significance = "" if low > 0 else " (not significant)"
     return f"Optimal {law_label(law)}: {100 * gain:+.1f} points{interval}{significance}, needs a solver."
-
-
-def _drafts(law: str, count: int) -> str:
-    label = law_label(law)
-    drafts = "draft" + "s" * (count > 1)
-    return f"{count} {drafts} {label}" if label.startswith("with") else f"{count} {label} {drafts}"
 
 
 def law_label(name: str) -> str:

@@ -46,8 +46,8 @@ def test_a_task_draws_the_same_wherever_it_stands_and_other_code_is_another_part
     alone, elsewhere = (task_rows(draws, (name, task)) for name in ("a", "b"))
     assert alone.columns == ["task", "shift", "count", "value"]
     assert alone["value"].equals(elsewhere["value"])
-    other = task_rows(draws, ("a", {"shift": 2.0, "count": 2}))
-    assert abs(other["value"] - 1.0 - alone["value"]).min() > 1e-6
+    shifted = task_rows(draws, ("a", {"shift": 2.0, "count": 2}))
+    assert abs(shifted["value"] - 1.0 - alone["value"]).min() > 1e-6
     names = [part_name(draws, task), part_name(draws, task, "data")]
     code = tmp_path / "test_runner.py"
     code.write_text(Path(__file__).read_text("utf-8") + "# changed")
