@@ -74,7 +74,6 @@ def take_steps(
             [(tree, at.target, at.draft) for at, (_, tree) in zip(firsts, drawn, strict=True)]
         )
         for group in groups:
-            # Each tree is forgotten before the distributions at the next one are computed.
             context, tree = drawn.pop(0)
             bound = _bound(context, tree) if number >= left_out else None
             for i in group:
@@ -92,6 +91,9 @@ def take_steps(
                 else:
                     walk.target.extend(emitted)
                     walk.draft.extend(emitted)
+            # Contexts refer to themselves, and the garbage collector would come late for the distributions.
+            vars(context).clear()
+            vars(tree).clear()
     return sums
 
 
