@@ -1,31 +1,45 @@
 """One way to run an experiment: options, tasks, parts that survive an interruption, one Parquet file.
 
-A sweep keeps the rows of each finished task as a part in ``--parts``, so that the same command continues an
-interrupted run, and computes nothing that is there. The table goes to ``--output``; its metadata hold the
-command, the versions and the settings.
+The rows of each finished task are a part in ``--parts``, whose name is a hash of all that they depend on. So
+the same command continues an interrupted run, an extended one computes only what is new, and the parts of
+several machines may be copied into one folder. The table goes to ``--output``; its metadata hold the command,
+the versions and the settings.
 """
 
 import argparse
+import hashlib
+import inspect
 import io
 import json
 import os
 import platform
 import shlex
 import sys
+import tomllib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import joblib
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from otmd.study import Sweep, read_tasks, run_sweep
+from otmd import __version__
+from otmd.probabilities import wrong
+from otmd.storage.parquet import read_parquet
+from otmd.storage.store import Layout, Store
+from otmd.study.runner import Bar, frame, run_study
 
 RESULTS = Path("paper_figures/results")
+PARTS = Layout(read_parquet, pattern="[0-9a-f]{20}", argument="--parts")
 PACKAGES = ("otmd", "numpy", "scipy", "numba", "polars")
 Task = dict[str, Any]
+Rows = Iterable[Mapping[str, Any]]
 
 
 def options(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.Namespace:
@@ -54,7 +68,7 @@ def options(name: str, arguments: Sequence[str], **defaults: Any) -> argparse.Na
 
 
 def run(
-    function: Callable[..., Iterable[Mapping[str, Any]]],
+    function: Callable[..., Rows],
     arguments: Sequence[str],
     seconds_a_task: float,
     tasks: Callable[[Namespace], list[Task]] | None = None,
@@ -67,7 +81,8 @@ def run(
     Parameters
     ----------
     function : callable
-        ``function(rng, **task)`` returns the rows of a task, see :class:`otmd.study.Sweep`.
+        ``function(rng, **task)`` returns the rows of a task: mappings with the same keys. The generator is
+        seeded by the task, so what it draws depends neither on the other tasks nor on the code.
     arguments : sequence of str
         The options of the command line.
     seconds_a_task : float
@@ -90,7 +105,7 @@ def run(
         common["spec"] = Path(os.path.relpath(script.with_suffix(".toml")))
     chosen = options(name, arguments, **(common | defaults))
     listed = tasks(chosen) if tasks else read_tasks(chosen.spec)
-    table = _sweep(Sweep(function, listed, data=data(listed)), chosen, seconds_a_task)
+    table = _computed(function, listed, data(listed), chosen, seconds_a_task)
     if summarise:
         save(chosen.output.with_name(f"{chosen.output.stem}_prompts.parquet"), table, chosen)
         table = summarise(table)
@@ -98,27 +113,80 @@ def run(
     return table
 
 
-def _sweep(sweep: Sweep, chosen: Namespace, seconds_a_task: float) -> pl.DataFrame:
-    """Compute what is left of a sweep; say before how much that is."""
-    progress = not chosen.quiet
-    if progress:
-        parts = (chosen.parts / f"{sweep.key(task)}.parquet" for task in sweep.tasks)
-        left = sum(not part.exists() for part in parts)
+def _computed(
+    function: Callable[..., Rows],
+    tasks: list[Task],
+    data: str,
+    chosen: Namespace,
+    seconds_a_task: float,
+) -> pl.DataFrame:
+    """The rows of all tasks; says before how much is left to compute."""
+    jobs = {part_name(function, task, data): task for task in tasks}
+    store = Store(chosen.parts, None, PARTS)
+    if not chosen.quiet:
+        left = len(jobs.keys() - store.names())
         minutes = left * seconds_a_task / chosen.workers / 60
-        words = f"{left} of {len(sweep.tasks)} tasks are left, about {minutes:.1f} minutes"
+        words = f"{left} of {len(jobs)} tasks are left, about {minutes:.1f} minutes"
         print(f"{words} with {chosen.workers} workers", file=sys.stderr)
+    bar = Bar(function.__name__, len(jobs), not chosen.quiet)
+    named = {name: (name, task) for name, task in jobs.items()}
+    work = partial(task_rows, function)
+    compute = partial(run_study, work, named, store, chosen.workers, bar)
     if not chosen.scheduler:
-        return run_sweep(sweep, chosen.parts, chosen.workers, progress=progress)
+        return compute()
     from distributed import Client
 
     try:
         client = Client(chosen.scheduler)
     except OSError as error:
         sys.exit(f"--scheduler: nothing answers at {chosen.scheduler} ({error})")
-    import joblib
-
     with client, joblib.parallel_config(backend="dask"):
-        return run_sweep(sweep, chosen.parts, chosen.workers, progress=progress)
+        return compute()
+
+
+def part_name(function: Callable[..., Rows], task: Task, data: str = "") -> str:
+    """A hash of a task, of the function's module, of the data that it reads, and of the version."""
+    file = Path(inspect.getfile(function))
+    return _digest(
+        function=f"{file.name}:{function.__qualname__}",
+        source=hashlib.sha256(file.read_bytes()).hexdigest(),
+        otmd=__version__,
+        seed=0,
+        data=data,
+        parameters=task,
+    )
+
+
+def task_rows(function: Callable[..., Rows], named: tuple[str, Task]) -> pl.DataFrame:
+    """The rows of a task, behind the name of its part and its parameters."""
+    name, task = named
+    rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(int(_digest(**task), 16),)))
+    rows = list(function(rng, **task))
+    if not rows:
+        raise ValueError(f"{function.__qualname__}: gave no rows for {task}")
+    if both := {name for row in rows for name in row} & {"task", *task}:
+        raise ValueError(f"{function.__qualname__}: gave columns {sorted(both)}, which tasks have")
+    return frame([{"task": name, **task, **row} for row in rows])
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Read the tasks of a TOML file: for each table ``[[tasks]]`` every combination of its lists' values."""
+    try:
+        spec = tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: cannot be read as TOML ({error})") from error
+    tables = spec.get("tasks")
+    if not isinstance(tables, list) or not tables or set(spec) != {"tasks"}:
+        raise wrong(path, sorted(spec), "tables [[tasks]] and nothing else")
+    tasks = []
+    for table in tables:
+        lists = [value if isinstance(value, list) else [value] for value in table.values()]
+        tasks += [dict(zip(table, values, strict=True)) for values in product(*lists)]
+    return [task for i, task in enumerate(tasks) if task not in tasks[:i]]
+
+
+def _digest(**of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:20]
 
 
 def require(good: bool, option: str, value: object, expected: str) -> None:

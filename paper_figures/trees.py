@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from otmd.study import rank
+from otmd.study.plan import SCHEMA
 from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import grid, headline, read
 
@@ -49,28 +50,27 @@ def line(axes: Axes, xs: Sequence[float], rows: pl.DataFrame, rule: str, **style
 
 
 STEP_LABELS = {
-    ("most likely tokens", "target only"): "most likely tokens (EAGLE-2)",
-    ("independent paths", "K-SEQ, token by token"): "2 independent paths, K-SEQ (SpecTr)",
+    ("most likely paths", "target only"): "most likely paths (EAGLE-2)",
+    ("independent paths", "K-SEQ"): "2 independent paths, K-SEQ (SpecTr)",
     ("independent paths", "greedy multi-path"): "the same, greedy multi-path (GBV)",
     ("independent paths", "layer by layer"): "the same, layer by layer",
-    (
-        "drafts without replacement",
-        "recursive rejection, token by token",
-    ): "without replacement, recursive rejection",
-    ("drafts without replacement", "Traversal"): "the same, Traversal",
-    ("stratified drafts", "preference, token by token"): "stratified drafts, token by token",
-    ("stratified drafts", "node by node"): "the same, node by node",
-    ("stratified drafts", "layer by layer"): "the same, layer by layer",
+    ("without replacement", "recursive rejection"): "without replacement, recursive rejection",
+    ("without replacement", "Traversal"): "the same, Traversal",
+    ("strata", "preference"): "stratified drafts, token by token",
+    ("strata", "node by node"): "the same, node by node",
+    ("strata", "layer by layer"): "the same, layer by layer",
 }
-"""Labels in the first figure of the laws and rules of :func:`otmd.study.compare_trees`."""
+"""Labels in the first figure of the laws and rules of a plan."""
+
+STEP_TREES = ("16 nodes", "2 paths of 8")
 
 
 def tokens_per_step(results: Path) -> Figure:
     """A bar for each law of trees and rule, with the bound of the same drafts as a vertical line."""
-    table = read(results, ["domain", "prompt_id", "law", "rule", "tokens", "bound"])
+    table = read(results, SCHEMA).filter(pl.col("tree").is_in(STEP_TREES))
     rows = {(row["law"], row["rule"]): row for row in rank(table).to_dicts()}
     if missing := sorted({*STEP_LABELS} - {*rows}):
-        raise ValueError(f"results: {results} lacks {missing}, expected what `otmd demo` measures")
+        raise ValueError(f"results: {results} lacks {missing}, expected those of `otmd plan`")
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.36, right=0.97, top=0.97, bottom=0.16)

@@ -15,6 +15,7 @@ import pytest
 
 import otmd
 import otmd.models
+import otmd.study.plan
 from otmd.cli import main
 from otmd.models import DatasetError, Prompt, open_dataset
 from otmd.study.rows import SCHEMA
@@ -461,10 +462,10 @@ def test_workers_of_a_run_that_was_killed_as_they_started_end(tmp_path):
 def collect(dump, monkeypatch) -> MagicMock:
     """The fake in the place of ``collect``; it and its like take what the real functions take."""
     trees = [
-        {"domain": "code", "prompt_id": prompt, "start": 8, "law": "independent paths"}
-        | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0}
+        {"domain": "code", "prompt_id": prompt, "law": "independent paths", "tree": "2 paths of 8"}
+        | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0, "steps": 1}
         for prompt in "ab"
-        for rule, tokens in (("K-SEQ, token by token", 2.0), ("layer by layer", 3.0))
+        for rule, tokens in (("K-SEQ", 2.0), ("layer by layer", 3.0))
     ]
     dataset = open_dataset(dump)
     for package, name, answer in (
@@ -474,7 +475,7 @@ def collect(dump, monkeypatch) -> MagicMock:
             "collect",
             lambda *given, **_: Path(given[3]).mkdir(exist_ok=True) or dataset,
         ),
-        (otmd.study, "compare_trees", lambda *_, **__: pl.DataFrame(trees)),
+        (otmd.study.plan, "plan_table", lambda *_, **__: pl.DataFrame(trees)),
         (otmd.study, "draw_gaps", lambda _, paths, **__: [path.touch() for path in paths]),
     ):
         fake = create_autospec(getattr(package, name), side_effect=answer)
@@ -503,7 +504,7 @@ def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(
     stamp = (tmp_path / "results" / "results.parquet").stat().st_mtime_ns
     assert main([*arguments, "--json", "--fresh"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [row["rule"] for row in answer["trees"]] == ["layer by layer", "K-SEQ, token by token"]
+    assert [row["rule"] for row in answer["trees"]] == ["layer by layer", "K-SEQ"]
     assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
     assert Path(answer["results"]).stat().st_mtime_ns > stamp
     assert collect.call_count == 1

@@ -30,6 +30,10 @@ otmd demo --output runs/small --per-domain 4 --positions 3"""
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
 # interval of the mean. A tenth of that would take five times as long.
 TOLERANCE = 1e-3
+# Trees of two paths, and the most likely 16 tokens. A plan takes 16 steps of each candidate for a prompt; one
+# fits into the two minutes of the demo.
+TREE_BUDGET, DEPTH = 16, 8
+FIRST_STEP = "Tokens of the first step after a prompt; `otmd plan` takes more steps. "
 
 
 def demo(
@@ -39,7 +43,7 @@ def demo(
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 6,
     positions: o.Positions = 6,
-    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 4,
+    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 8,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
@@ -58,12 +62,14 @@ def demo(
     output : Path
         The folder for the dataset, the results and the figures.
     tree_prompts : int
-        Draft trees are drawn along the texts of so many prompts of each domain, at temperature 1; 0: none.
+        Each law and rule takes its first step after so many prompts of each domain, at temperature 1;
+        0: none.
     fresh : bool
         Measure again even if there are results; the models are not run again.
     """
     from otmd.storage.store import Store
     from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
+    from otmd.study.plan import RESULT
     from otmd.study.ranking import decision, ranking_table
     from otmd.study.run import LAYOUT, RESULTS
     from otmd.study.table import wrapped
@@ -90,8 +96,7 @@ def demo(
     table = measure_into(dataset, results, settings, progress)
     said = recommend(table)
     note("rates")
-    most = min(tree_prompts, per_domain)
-    ranked = _ranked_trees(output, sizes, dataset, most, workers, progress)
+    ranked = _ranked_trees(output / "trees", target, draft, tree_prompts, workers, progress)
     note("trees")
     summary = summarise(table)
     figures = [output / "gaps.png", output / "gaps.pdf"]
@@ -108,8 +113,9 @@ def demo(
     )
     print_report(summary)
     if ranked.height:
-        print(f"\n{ranking_table(ranked, 'draft trees of 16 tokens, best rule first')}")
-        said.append(f"T = 1, trees of 16 tokens: {' '.join(decision(ranked))}")
+        title = f"draft trees of {TREE_BUDGET} tokens, best first"
+        print(f"\n{ranking_table(ranked, title, FIRST_STEP)}")
+        said.append(f"T = 1, trees of {TREE_BUDGET} tokens: {' '.join(decision(ranked))}")
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
     draw()
@@ -119,7 +125,7 @@ def demo(
         print(f"figure                {path}")
     print(f"logits                {output / 'dataset'}")
     if ranked.height:
-        print(f"tokens on trees       {output / 'trees' / 'trees.parquet'}")
+        print(f"tokens on trees       {output / 'trees' / RESULT}")
     how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
     stages = [f"{stage} {end - start:.0f} s" for (_, start), (stage, end) in pairwise(ends)]
     print(f"{how.capitalize()}, in {ends[-1][1] - ends[0][1]:.0f} s: {', '.join(stages)}.")
@@ -200,24 +206,23 @@ def _dataset(
 
 
 def _ranked_trees(
-    folder: Path,
-    sizes: dict[str, Any],
-    dataset: "Dataset",
-    per_domain: int,
-    workers: int | None,
-    progress: bool,
+    folder: Path, target: str, draft: str, per_domain: int, workers: int | None, progress: bool
 ) -> "pl.DataFrame":
-    """The tokens per step of laws and rules; no rows without prompts."""
+    """The tokens of a step of laws and rules; no rows without prompts."""
     import polars as pl
 
-    from otmd import models
-    from otmd.study import compare_trees, rank
+    from otmd.models import load_prompts
+    from otmd.probabilities import Processing
+    from otmd.study.plan import candidates, plan_table
+    from otmd.study.ranking import rank
 
     if not per_domain:
         return pl.DataFrame()
-    prompts = models.load_prompts(per_domain=per_domain, progress=progress)
-    texts = {text["prompt_id"]: text["tokens"][text["start"] :] for text in dataset.texts}
-    output = folder / "trees"
-    pair = sizes["target"], sizes["draft"]
-    with o.kept_when_stopped(lambda: f"What was measured is kept in {output}"):
-        return rank(compare_trees(*pair, prompts, texts, output, workers, progress))
+    prompts = load_prompts(per_domain=per_domain, progress=progress)
+    ways = candidates([TREE_BUDGET], DEPTH, temperature=1.0, widths=[TREE_BUDGET // DEPTH])
+    steps = {"starts": [0], "num_steps": 1, "left_out": 0}
+    options = steps | {"workers": workers, "progress": progress}
+    with o.kept_when_stopped(lambda: f"Finished prompts are kept in {folder}"):
+        table = plan_table(target, draft, prompts, folder, ways, Processing(), **options)
+    # The title gives the size of the trees, which is the same in all rows.
+    return rank(table.with_columns(tree=pl.lit("")))

@@ -69,9 +69,8 @@ def measure(
         Print one table for each law and domain of prompts.
     """
     from otmd import study
-    from otmd.study.report import report_tables
+    from otmd.study.report import DEFAULT_BY, report_tables
     from otmd.study.run import LAYOUT, RESULTS
-    from otmd.study.summary import DEFAULT_BY
     from otmd.study.table import Table
 
     figures = o.figures(figure)

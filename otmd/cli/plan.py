@@ -92,9 +92,15 @@ def plan(
         options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
         table = plan_table(target, draft, chosen, output, ways, step, **options)
     rankings = [rank(table, cost, ways) for cost in times]
+    titles = [f"{n} concurrent request{'s' * (n > 1)}" for n in numbers]
     said = decision(rankings[0])
-    titles = [f"{n} concurrent request{'s' * (n > 1)}, best first" for n in numbers]
-    tables = [ranking_table(*pair, MEANS) for pair in zip(rankings, titles, strict=True)]
+    if len(numbers) > 1:
+        by_number = [decision(ranked) for ranked in rankings]
+        said = [f"{title}: {' '.join(of)}" for title, of in zip(titles, by_number, strict=True)]
+    tables = [
+        ranking_table(ranked, f"{title}, best first", MEANS)
+        for ranked, title in zip(rankings, titles, strict=True)
+    ]
     about = {
         "target": target,
         "draft": draft,

@@ -15,9 +15,13 @@ from otmd.study.table import Cell, Table, wrapped
 
 if TYPE_CHECKING:
     from otmd.study.latency import Latency
-    from otmd.study.tree_comparison import Candidate
+    from otmd.study.plan import Candidate
 
 NO_DRAFTS = "no drafts"
+WAY = ["law", "tree", "rule"]
+TOKEN_LEVEL = ("token by token", "preference", "recursive rejection", "K-SEQ")
+"""Rules of one position, over which the decision gives the lead of the best."""
+
 MOST_NAMED = 3
 """So many candidates are named that may be as good as the best."""
 
@@ -25,12 +29,13 @@ MOST_NAMED = 3
 def rank(
     table: pl.DataFrame, latency: Latency | None = None, candidates: Sequence[Candidate] = ()
 ) -> pl.DataFrame:
-    """Rank draft laws and rules by tokens per step, with intervals over prompts.
+    """Rank draft laws, trees and rules by tokens per step, with intervals over prompts.
 
     Parameters
     ----------
     table : polars.DataFrame
-        Of :func:`compare_trees`, or of :func:`otmd.study.plan.plan_table`.
+        ``plan.parquet`` of ``otmd plan``: ``domain``, ``prompt_id``, ``law``, ``tree``, ``rule``, and the
+        sums of ``tokens`` and ``bound`` over ``steps``.
     latency : Latency, optional
         A table of times: then the ranking is by tokens per second, the target alone in it.
     candidates : sequence of Candidate
@@ -39,10 +44,10 @@ def rank(
     Returns
     -------
     polars.DataFrame
-        The best first: ``law``, ``tree`` if the table has it, and ``rule``; ``tokens`` per step with its ends
-        ``low`` and ``high``; ``bound``, null where it is not known; with times ``tokens_per_second``; the
-        share by which the best exceeds the row on the same prompts, ``lead`` with ``lead_low`` and
-        ``lead_high``; the number of ``prompts``.
+        The best first: ``law``, ``tree`` and ``rule``; ``tokens`` per step with its ends ``low`` and
+        ``high``; ``bound``, null where it is not known; with times ``tokens_per_second``; the share by which
+        the best exceeds the row on the same prompts, ``lead`` with ``lead_low`` and ``lead_high``; the number
+        of ``prompts``.
 
     Raises
     ------
@@ -52,20 +57,18 @@ def rank(
     prompts = table.select(PROMPT).n_unique()
     if prompts < 2:
         raise wrong("table", f"rows of {prompts} prompts", "at least two, for intervals")
-    by = [name for name in ("law", "tree", "rule") if name in table.columns]
-    steps = "steps" if "steps" in table.columns else None
     # The sum of a null is 0, and that of a NaN NaN.
     summable = table.with_columns(pl.col("bound").fill_null(math.nan))
     ranked = [
         (row, means["tokens"], means["bound"][0])
-        for row, means in estimate(summable, by, ["tokens", "bound"], steps)
+        for row, means in estimate(summable, WAY, ["tokens", "bound"], "steps")
     ]
     seconds = [1.0] * len(ranked)
     if latency:
         shapes = {(way.law, way.tree): (way.levels, way.budget) for way in candidates}
         seconds = [latency.step(*shapes[row["law"], row["tree"]]) for row, _, _ in ranked]
-        nothing = dict.fromkeys(by, "") | {"law": NO_DRAFTS}
-        ranked.append((nothing, np.ones(prompts + 1), math.nan))
+        alone = {"law": NO_DRAFTS, "tree": "", "rule": ""}
+        ranked.append((alone, np.ones(prompts + 1), math.nan))
         seconds.append(latency.alone)
     speeds = [tokens / cost for (_, tokens, _), cost in zip(ranked, seconds, strict=True)]
     best = max(speeds, key=lambda speed: speed[0])
@@ -95,8 +98,8 @@ def decision(ranked: pl.DataFrame) -> list[str]:
         per_second = best.get("tokens_per_second")
         said += f", {per_second:.1f} tokens per second." if per_second else "."
         for row in others:
-            same_trees = (row["law"], row.get("tree")) == (best["law"], best.get("tree"))
-            if same_trees and "token by token" in row["rule"]:
+            same_trees = (row["law"], row["tree"]) == (best["law"], best["tree"])
+            if same_trees and row["rule"] in TOKEN_LEVEL:
                 lead, low, high = (100 * row[f"lead{end}"] for end in ("", "_low", "_high"))
                 said += f" {lead:+.1f}% [{low:+.1f}, {high:+.1f}] over {row['rule']}."
         if best["bound"] is not None:
@@ -110,7 +113,7 @@ def decision(ranked: pl.DataFrame) -> list[str]:
     return sentences + few_prompts(best["prompts"])
 
 
-def ranking_table(ranked: pl.DataFrame, title: str, note: str = "") -> Table:
+def ranking_table(ranked: pl.DataFrame, title: str, note: str) -> Table:
     """The table of a ranking; ``note`` says what its values are means of."""
     value = "tokens\nper step"
     heads = ["drafts, tree and rule", value, "low", "high", "upper\nbound"]
@@ -130,8 +133,4 @@ def ranking_table(ranked: pl.DataFrame, title: str, note: str = "") -> Table:
 
 def _name(row: dict[str, Any]) -> str:
     """Law, tree and rule in few words."""
-    if "tree" in row:
-        return ", ".join(filter(None, (row["law"], row["tree"], row["rule"])))
-    # In a comparison of trees of one size, a rule of one position decides token by token.
-    rule = row["rule"].removesuffix(", token by token")
-    return f"{row['law'].removeprefix('drafts ')}, {rule}"
+    return ", ".join(filter(None, (row[name] for name in WAY)))

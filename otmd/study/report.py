@@ -1,33 +1,43 @@
-"""A summary as tables for a terminal and for a page, as JSON, and as the figure of the gaps."""
+"""The report of a measurement: means over positions, a recommendation, and tables."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from collections.abc import Sequence
-from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import chain, product
+from typing import Any
 
 import numpy as np
 import polars as pl
 import polars.selectors as cs
 
 from otmd.probabilities import wrong
-from otmd.registry import VERIFIERS
+from otmd.registry import LAWS, VERIFIERS
 from otmd.storage.files import one_line
-from otmd.study import style
-from otmd.study.estimate import CONFIDENCE
-from otmd.study.rows import DEFAULT_LAWS, ROUNDING
-from otmd.study.summary import DEFAULT_BY, ENDS, PROCESSING, comparable, with_optimal, worth_showing
+from otmd.study.estimate import (
+    CONFIDENCE,
+    FEW_PROMPTS,
+    PROMPT,
+    Estimate,
+    estimate,
+    few_prompts,
+)
+from otmd.study.rows import DEFAULT_LAWS, ROUNDING, uniform_law
 from otmd.study.table import Cell, Table, wrapped
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from otmd.verifiers import Optimal
 
 Row = dict[str, Any]
 
+PROCESSING = ("temperature", "top_k", "top_p", "min_p", "order")
+DEFAULT_BY = ("law", *PROCESSING, "num_drafts", "verifier")
+ENDS = ("", "_low", "_high")
+# The columns of a measure, and of its guaranteed bounds if it has them.
+MEASURES = {
+    "optimal": ("optimal",),
+    "rate": ("rate", "rate_low", "rate_high"),
+    "gap": ("gap", "gap_low", "gap_high"),
+}
 LAW_ORDER = [law.__name__ for law in DEFAULT_LAWS]
 VERIFIER_ORDER = [
     name for entry in VERIFIERS.values() for name in (entry.class_name, *entry.reported_names)
@@ -35,12 +45,188 @@ VERIFIER_ORDER = [
 LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
 # Characters of the columns of n and α*, and of a verifier.
 FIRST_COLUMNS, VERIFIER_COLUMN = 18, 21
-MOST_IN_A_LINE = 5
-# Gaps span two orders of magnitude: the axis is linear up to about this many percentage points (pp), and
-# logarithmic above.
-LINEAR_PP = 2.0
-EDGE: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.4}
-TICKS = (0, 1, 3, 10, 30, 100)
+
+
+def summarise(
+    table: pl.DataFrame,
+    by: Sequence[str] = DEFAULT_BY,
+) -> pl.DataFrame:
+    """Average a table of :func:`otmd.measure` over positions, in groups.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        The result of :func:`otmd.measure`.
+    by : sequence of str
+        The columns that define a group. Add ``domain`` for a group for each domain.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row for each group, in the table's order: the columns of ``by``; the means ``optimal``, ``rate``
+        and ``gap`` as fractions, each with ``_low`` and ``_high``; the numbers of ``positions`` and
+        ``prompts`` in the means; ``undefined``, how many positions have no rate, because they do not admit
+        the law or the verifier could not be rated; ``bound_width``, the mean width of the rates' guaranteed
+        bounds. A 95% interval, by the jackknife over prompts with Student's t, runs from the lower end for
+        the lower bounds to the upper end for the upper bounds. So it covers the variation between prompts
+        and the width of the bounds. It is symmetric, so over few prompts it may end beyond 0 or 1. It is
+        null with fewer than two prompts; a mean is null where no position has a rate.
+
+    Raises
+    ------
+    ValueError
+        For a table without rows, or an unknown column.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib, numpy as np, otmd
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "dump.npz"
+    ...     np.savez(path, target_probs=[[0.5, 0.3, 0.2], [0.8, 0.1, 0.1]], draft_probs=[[0.2, 0.3, 0.5]] * 2)
+    ...     table = otmd.measure(path, "with-replacement", "k-sequential", num_drafts=2, workers=1)
+    >>> otmd.study.summarise(table).select("rate", "gap", "prompts").to_numpy().round(4)
+    array([[0.6638, 0.0462, 2.    ]])
+    """
+    if table.is_empty():
+        raise wrong("table", "no rows", "at least one")
+    if not by:
+        raise wrong("by", "nothing", "at least one column")
+    if unknown := [name for name in by if name not in table.columns]:
+        raise wrong("by", unknown, f"columns of the table: {table.columns}")
+    rated = table.filter(pl.col("rate").is_not_null())
+    rows = []
+    for row, means in estimate(rated, by, [*{*chain(*MEASURES.values())}]):
+        for name, bounds in MEASURES.items():
+            ends = Estimate.of(*(means[column] for column in bounds))
+            row |= dict(zip((f"{name}{end}" for end in ENDS), ends, strict=True))
+        rows.append(row | {"prompts": means["rate"].size - 1})
+    counts = table.group_by(by, maintain_order=True).agg(
+        pl.col("rate").count().cast(int).alias("positions"),
+        pl.col("rate").null_count().cast(int).alias("undefined"),
+        (pl.col("rate_high") - pl.col("rate_low")).mean().alias("bound_width"),
+    )
+    columns = [f"{name}{end}" for name in MEASURES for end in ENDS]
+    schema = {name: table.schema[name] for name in by} | dict.fromkeys(columns, float)
+    means = pl.DataFrame(rows, schema=schema | {"prompts": int})
+    return counts.join(means, on=by, how="left", nulls_equal=True, maintain_order="left").select(
+        *by, *columns, "positions", pl.col("prompts").fill_null(0), "undefined", "bound_width"
+    )
+
+
+def with_optimal(table: pl.DataFrame) -> pl.DataFrame:
+    """Add rows for ``Optimal``, with gap 0, to a table or a summary where it serves and was not measured."""
+    served = [
+        entry.class_name
+        for entry in LAWS.values()
+        if entry.measured and Optimal().supports(uniform_law(entry.load(), 2))
+    ]
+    columns = ("domain", "prompt_id", "index", "law", *PROCESSING, "num_drafts")
+    group = [name for name in columns if name in table.columns]
+    measured = table.filter(pl.col("verifier") == "Optimal").select(group)
+    # A measurement has no ends of α*.
+    ends = {end: f"optimal{end}" if f"optimal{end}" in table.columns else "optimal" for end in ENDS}
+    zero = {"gap", "gap_low", "gap_high", "bound_width"} & {*table.columns}
+    added = (
+        table.filter(pl.col("law").is_in(served), pl.col("rate").is_not_null())
+        .join(measured, on=group, how="anti", nulls_equal=True)
+        .unique(group, keep="first", maintain_order=True)
+        .with_columns(
+            pl.lit("Optimal").alias("verifier"),
+            *(pl.col(name).alias(f"rate{end}") for end, name in ends.items()),
+            *(pl.lit(0.0).alias(name) for name in zero),
+        )
+    )
+    return pl.concat([table, added])
+
+
+def worth_showing(table: pl.DataFrame) -> pl.DataFrame:
+    """Leave out maximal coupling, which serves n = 1 only and is optimal there, unless it is alone."""
+    trivial = (pl.col("verifier") == "MaximalCoupling") & (pl.col("gap").abs() < 1e-9)
+    others = table.filter(~trivial.fill_null(False))
+    return table if others.is_empty() else others
+
+
+def comparable(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows with a rate, at each law's largest number of drafts, with those of ``Optimal``."""
+    rated = worth_showing(table.filter(pl.col("rate").is_not_null()))
+    return with_optimal(
+        rated.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
+    )
+
+
+def recommend(table: pl.DataFrame) -> list[str]:
+    """Recommend a law and a verifier for each processing of logits, and say what the optimal one would add.
+
+    First comes the best verifier that needs no solver. ``Optimal`` is compared with it at the same positions,
+    for the law on which it accepts most; the interval is that of the paired difference.
+
+    Parameters
+    ----------
+    table : polars.DataFrame
+        The result of :func:`otmd.measure`.
+
+    Returns
+    -------
+    list of str
+        A sentence or two for each processing of which two pairs of law and verifier were measured, and a
+        warning if the prompts are few.
+    """
+    said = []
+    prompts = []
+    for key, rows in table.group_by(PROCESSING, maintain_order=True):
+        rated = comparable(rows)
+        if rated.select("law", "verifier").n_unique() > 1:
+            steps: Any = key
+            sentence, count = _sentence(rated)
+            said.append(f"{processing_label(*steps)}: {sentence}")
+            prompts.append(count)
+    return said + few_prompts(min(prompts, default=FEW_PROMPTS))
+
+
+def _sentence(rated: pl.DataFrame) -> tuple[str, int]:
+    """The sentence for one processing, and the number of prompts of the best pair."""
+    pairs = estimate(rated, ["law", "num_drafts", "verifier"], MEASURES["rate"])
+    # Of equal rates the first is taken, up to rounding.
+    best_first = sorted(pairs, key=lambda pair: -round(pair[1]["rate"][0], 9))
+    solved = [pair for pair in best_first if pair[0]["verifier"] == "Optimal"]
+    simple = [pair for pair in best_first if pair[0]["verifier"] != "Optimal"]
+    best, means = (simple or solved)[0]
+    rate, low, high = Estimate.of(*(means[name] for name in MEASURES["rate"]))
+    # Over few prompts a symmetric interval may leave [0, 1].
+    interval = ""
+    if low is not None and high is not None:
+        interval = f" [{100 * max(low, 0.0):.1f}, {100 * min(high, 1.0):.1f}]"
+    law, n = law_label(best["law"]), best["num_drafts"]
+    drafts = "draft" + "s" * (n > 1)
+    drafts = f"{n} {drafts} {law}" if law.startswith("with") else f"{n} {law} {drafts}"
+    said = f"take {drafts}, {verifier_label(best['verifier'])}: {100 * rate:.1f}%{interval}."
+    if not simple:
+        said += " It needs a solver."
+    elif solved:
+        said += f" {_gain_of_optimal(rated, solved[0][0]['law'], best)}"
+    return said, means["rate"].size - 1
+
+
+def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str:
+    """The gain of the optimal verifier with a law over the best pair, at the positions of both."""
+    optimal = rated.filter(law=law, verifier="Optimal")
+    simple = rated.filter(**best).select("index", *PROMPT, "rate", "rate_low", "rate_high")
+    gains = optimal.join(simple, on=["index", *PROMPT], suffix="_best").with_columns(
+        gain=pl.col("optimal") - pl.col("rate_best"),
+        low=pl.col("optimal") - pl.col("rate_high_best"),
+        high=pl.col("optimal") - pl.col("rate_low_best"),
+    )
+    if gains.is_empty():
+        return "The optimal verifier has no rate at the same positions."
+    ((_, means),) = estimate(gains, ["law"], ["gain", "low", "high"])
+    gain, low, high = Estimate.of(*means.values())
+    if gain < 0.0005:
+        return "The optimal verifier accepts no more, with any law that was measured."
+    interval = significance = ""
+    if low is not None and high is not None:
+        interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+        significance = "" if low > 0 else " (not significant)"
+    return f"Optimal {law_label(law)}: {100 * gain:+.1f} points{interval}{significance}, needs a solver."
 
 
 def law_label(name: str) -> str:
@@ -241,113 +427,3 @@ def _ranking(summary: pl.DataFrame) -> Table | None:
 def _percent(fraction: float | None) -> float | None:
     # An interval that is rounding alone would be drawn over the full width.
     return None if fraction is None else 100 * fraction * (abs(fraction) > ROUNDING) + 0.0
-
-
-def draw_gaps(summary: pl.DataFrame, paths: Sequence[str | Path], source: str = "") -> list[Path]:
-    """Draw the gap to α* against the number of drafts, with a panel for each draft law and processing.
-
-    The gap's axis is linear up to about 2 percentage points and logarithmic above. Bars are the summary's
-    intervals; the grey numbers over a panel are α*. ``Optimal`` is drawn at 0 for the laws that it serves,
-    measured or not. Maximal coupling, which is optimal for one draft, is drawn only if it is alone.
-
-    Parameters
-    ----------
-    summary : polars.DataFrame
-        From :func:`otmd.study.summarise`, grouped by its default columns.
-    paths : sequence of str or Path
-        Where to save; the ending names the format (``.png``, ``.pdf``, ``.svg``).
-    source : str
-        The result file and the script, for the files' metadata.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    ValueError
-        For other groups than the default, nothing to draw, or a path of another ending.
-    """
-    if {*DEFAULT_BY} - {*summary.columns} or "domain" in summary.columns:
-        raise wrong("summary", f"columns {summary.columns}", f"one by {DEFAULT_BY}")
-    drawn = worth_showing(summary.filter(pl.col("gap").is_not_null()))
-    if drawn.is_empty():
-        raise wrong("summary", "no defined gap", "at least one")
-    return style.save_figure(lambda: make_figure(drawn), paths, source)
-
-
-def make_figure(drawn: pl.DataFrame) -> Figure:
-    """The figure of :func:`draw_gaps`, of a summary whose gaps are all defined."""
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    # In percentage points. Without an interval its ends are the gap itself.
-    ends = (pl.col(f"gap{end}").fill_null(pl.col("gap")) for end in ("", "_low", "_high"))
-    drawn = with_optimal(drawn).with_columns(end * 100 for end in ends)
-    laws = in_order(set(drawn["law"]), LAW_ORDER)
-    steps = drawn.select(PROCESSING).unique().sort(PROCESSING, nulls_last=False).rows()
-    parts = drawn.partition_by("law", *PROCESSING, as_dict=True)
-    counts = {law: sorted(set(drawn.filter(pl.col("law") == law)["num_drafts"])) for law in laws}
-    looks = style.marks(in_order(set(drawn["verifier"]), VERIFIER_ORDER))
-    figure = Figure(figsize=(style.TWO_COLUMNS, 0.75 + 1.65 * len(steps)), layout="constrained")
-    widths = [max(len(counts[law]), 1.7) for law in laws]
-    shared: dict[str, Any] = {"squeeze": False, "sharey": True, "sharex": "col"}
-    panels: Any = figure.subplots(len(steps), len(laws), **shared, width_ratios=widths)
-    for row, step in enumerate(steps):
-        for column, law in enumerate(laws):
-            axes = panels[row, column]
-            _panel(axes, parts.get((law, *step), drawn.clear()), looks, counts[law])
-            if row == 0:
-                axes.set_title(law_label(law).replace(" ", "\n"), pad=16)
-        panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
-        _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
-    figure.supxlabel("number of drafts n", fontsize=8)
-    low, high = drawn["gap_low"].to_numpy().min(), drawn["gap_high"].to_numpy().max()
-    panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
-    panels[0, 0].set_yticks([], minor=True)
-    top = max(high, 1.0) * 1.15
-    # The highest tick must not touch the words over the panel.
-    top = max(top, *(1.5 * tick for tick in TICKS if tick <= top))
-    panels[0, 0].set_ylim(min(low, 0) - 0.4, top)
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
-    ]
-    lines = -(-len(looks) // MOST_IN_A_LINE)
-    names = [verifier_label(name) for name in looks]
-    figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
-    return figure
-
-
-def _panel(axes: Axes, rows: pl.DataFrame, looks: dict[str, style.Mark], counts: list[int]) -> None:
-    axes.axhline(0, color=style.INK, linewidth=0.8, zorder=1)
-    axes.grid(axis="y", color=style.FAINT, linewidth=0.5)
-    axes.set_axisbelow(True)
-    axes.set_yscale("asinh", linear_width=LINEAR_PP)
-    axes.set_xticks(counts)
-    axes.set_xlim(min(counts) - 0.5, max(counts) + 0.5)
-    present = [name for name in looks if name in set(rows["verifier"])]
-    offsets = np.linspace(-0.09, 0.09, len(present)) if len(present) > 1 else [0.0]
-    for name, offset in zip(present, offsets, strict=True):
-        line = rows.filter(pl.col("verifier") == name).sort("num_drafts")
-        gap, low, high = (line[name].to_numpy() for name in ("gap", "gap_low", "gap_high"))
-        axes.errorbar(
-            line["num_drafts"].to_numpy() + offset,
-            gap,
-            yerr=[np.maximum(gap - low, 0), np.maximum(high - gap, 0)],
-            color=looks[name].colour,
-            marker=looks[name].marker,
-            **EDGE,
-            elinewidth=1.0,
-            zorder=3,
-        )
-    best = rows.group_by("num_drafts", maintain_order=True).agg(pl.col("optimal").first())
-    for n, alpha in best.rows():
-        _above(axes, n, f"{100 * alpha:.0f}", ("data", "axes fraction"), ha="center")
-
-
-def _above(axes: Axes, x: float, text: str, coordinates: Any, ha: Any) -> None:
-    offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
-    axes.annotate(
-        text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=style.QUIET
-    )

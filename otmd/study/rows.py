@@ -195,17 +195,16 @@ def position_rows(
     Where a law is undefined or a verifier raises ValueError, the status says why. ``computed`` has rates that
     were computed elsewhere. ValueError for bounds that contradict each other.
     """
+    laws = dict(settings.laws)
     for (name, n), rules in settings.served.items():
         missing = [pair for pair in rules if (name, n, pair[0]) not in computed]
-        rates = _rate(
-            target_probs, draft_probs, dict(settings.laws)[name], n, missing, settings.tol
-        )
+        rates = _rates(target_probs, draft_probs, laws[name], n, missing, settings.tol)
         for label, _ in rules:
             columns = rates.get(label) or computed[name, n, label]
             yield {"law": name, "num_drafts": n, "verifier": label} | columns
 
 
-def _rate(
+def _rates(
     target_probs: np.ndarray,
     draft_probs: np.ndarray,
     law: LawFactory,

@@ -7,9 +7,10 @@ A worker receives a chunk: a few positions with their arrays. The output folder 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from otmd.study.rows import (
     position_rows,
     process,
 )
-from otmd.study.runner import Bar, finish_run, frame
+from otmd.study.runner import Bar, frame, run_study
 
 RESULTS = "results.parquet"
 LAYOUT = Layout(
@@ -50,7 +51,7 @@ DEVICE_CHUNK_SIZE = 32
 
 
 class Chunk(NamedTuple):
-    """Consecutive positions, their stored arrays (k, V), and the rates that a device has computed."""
+    """Consecutive positions, their stored arrays (k, V), and a device's rates by processing and position."""
 
     positions: list[Position]
     target: np.ndarray
@@ -152,8 +153,10 @@ def measure(
     if len(dataset) == 0:
         raise wrong("dataset", "no positions", "at least one")
     workers = joblib.cpu_count() if workers is None else validate_count("workers", workers)
+    size = CHUNK_SIZE
     if device is not None:
         check_device(device)
+        size = DEVICE_CHUNK_SIZE
     settings = make_settings(laws, verifiers, num_drafts, processing, tol)
     store = None
     if output is not None:
@@ -163,43 +166,24 @@ def measure(
     rows = settings.rows_per_position()
     if device is not None and len(closed_forms(settings)) == rows:
         workers = 1
-    workers = min(workers, -(-len(dataset) // CHUNK_SIZE))
-    size = rows * len(settings.processing)
-
-    def left(parts: Collection[str]) -> Iterator[tuple[str, Chunk]]:
-        done = _positions(parts)
-        indices = [i for i in range(len(dataset)) if i not in done]
-        return read_chunks(dataset, indices, settings, device)
-
-    bar = Bar("measuring positions", len(dataset), progress, lambda table: len(table) // size)
-    return finish_run(partial(measure_chunk, settings), left, store, workers, bar)
+    bounds = [*range(0, len(dataset), size), len(dataset)]
+    jobs = {f"part-{a:08d}-{b - 1:08d}": range(a, b) for a, b in pairwise(bounds)}
+    rows *= len(settings.processing)
+    bar = Bar("measuring positions", len(dataset), progress, lambda table: len(table) // rows)
+    read = partial(read_chunk, dataset, settings, device)
+    return run_study(partial(measure_chunk, settings), jobs, store, workers, bar, read)
 
 
-def read_chunks(
-    dataset: Dataset, indices: Sequence[int], settings: Settings, device: str | None
-) -> Iterator[tuple[str, Chunk]]:
-    """Read these positions in chunks, with the names of their parts; a device rates them first."""
-    for run in consecutive_runs(indices, DEVICE_CHUNK_SIZE if device else CHUNK_SIZE):
-        target, draft = map(np.asarray, dataset.arrays(list(run)))
-        positions = [dataset.positions[i] for i in run]
-        computed: list[list[dict[Key, Rates]]] = [[{} for _ in settings.processing] for _ in run]
-        if device is not None:
-            for j, step in enumerate(settings.processing):
-                by_position = device_rates(settings, target, draft, dataset.kind, step, device)
-                for i, rates in enumerate(by_position):
-                    computed[i][j] = rates
-        name = f"part-{run[0]:08d}-{run[-1]:08d}"
-        yield name, Chunk(positions, target, draft, dataset.kind, computed)
-
-
-def consecutive_runs(indices: Sequence[int], size: int) -> Iterator[range]:
-    """Split ascending indices into runs of consecutive ones, no longer than ``size``."""
-    start = 0
-    for end in range(1, len(indices) + 1):
-        is_full = end - start == size
-        if is_full or end == len(indices) or indices[end] != indices[end - 1] + 1:
-            yield range(indices[start], indices[end - 1] + 1)
-            start = end
+def read_chunk(dataset: Dataset, settings: Settings, device: str | None, run: range) -> Chunk:
+    """Read consecutive positions; a device rates them first."""
+    target, draft = map(np.asarray, dataset.arrays(list(run)))
+    computed: list[list[dict[Key, Rates]]] = [[{}] * len(run) for _ in settings.processing]
+    if device is not None:
+        computed = [
+            device_rates(settings, target, draft, dataset.kind, step, device)
+            for step in settings.processing
+        ]
+    return Chunk([dataset.positions[i] for i in run], target, draft, dataset.kind, computed)
 
 
 def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
@@ -207,8 +191,8 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for i, at in enumerate(chunk.positions):
         key = {name: getattr(at, name) for name in ("index", "prompt_id", "domain", "position")}
-        for step, computed in zip(settings.processing, chunk.computed[i], strict=True):
-            p, q = chunk.target[i], chunk.draft[i]
+        for step, by_position in zip(settings.processing, chunk.computed, strict=True):
+            p, q, computed = chunk.target[i], chunk.draft[i], by_position[i]
             try:
                 if len(computed) < settings.rows_per_position():
                     p = process("target_probs", p, chunk.kind, step)
@@ -217,8 +201,7 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
             except ValueError as error:
                 where = f"position {at.index} (prompt {at.prompt_id}, position {at.position})"
                 raise ValueError(f"dataset: {where}: {error}") from error
-            common = key | asdict(step)
-            rows += [common | row for row in rated]
+            rows += [key | asdict(step) | row for row in rated]
     return frame(rows, schema=SCHEMA)
 
 
@@ -235,13 +218,8 @@ def positions_stored(folder: str | Path) -> int:
     int
         Their number; 0 for a folder without parts.
     """
-    return len(_positions(Store(Path(folder), None, LAYOUT).names()))
-
-
-def _positions(parts: Iterable[str]) -> set[int]:
-    """The indices of the positions in parts of these names."""
-    ends = (map(int, name.split("-")[1:]) for name in parts)
-    return {i for first, last in ends for i in range(first, last + 1)}
+    ends = [name.split("-")[1:] for name in Store(Path(folder), None, LAYOUT).names()]
+    return sum(int(last) - int(first) + 1 for first, last in ends)
 
 
 def load_results(path: str | Path) -> pl.DataFrame:

@@ -10,11 +10,10 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import joblib
@@ -24,12 +23,10 @@ from otmd.kernel import every_kernel_compiled
 from otmd.models.progress import progress_bar
 from otmd.storage.files import write_atomically
 from otmd.storage.parquet import parquet_bytes, read_parquet
-from otmd.storage.store import Layout, Store
+from otmd.storage.store import Store
 
 Job = TypeVar("Job")
 Work = Callable[[Job], pl.DataFrame]
-# The jobs whose part is not among these names, each with the name of its part.
-JobsLeft = Callable[[Collection[str]], Iterable[tuple[str, Job]]]
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 # With the last two, glibc keeps freed memory for the next position: new pages from the system take longer
 # than the computation. glibc accepts at most 32 MiB for the second of them.
@@ -50,86 +47,72 @@ class Bar(NamedTuple):
 
 
 def run_study(
-    name: str,
     work: Work[Job],
-    items: Sequence[Job],
-    output: Path,
-    about: dict[str, Any],
-    workers: int | None = None,
-    overwrite: bool = False,
-    progress: bool = False,
-) -> pl.DataFrame:
-    """The rows of all items, kept in ``output``: an interrupted run is continued, a finished one is read.
-
-    ``about`` has what the rows depend on; ``name`` is that of the record, of the result and of the bar.
-    """
-    result = f"{name}.parquet"
-    layout = Layout(
-        read_parquet, pattern=r"part-\d+", record=f"{name}.json", result=result, subfolder="parts"
-    )
-    left = without_part({f"part-{i:06d}": item for i, item in enumerate(items)})
-    store = Store(output, about, layout, overwrite)
-    return finish_run(work, left, store, workers, Bar(name, len(items), progress))
-
-
-def without_part(jobs: Mapping[str, Job]) -> JobsLeft[Job]:
-    """Of jobs by the names of their parts, those that are left."""
-    return lambda parts: ((name, job) for name, job in jobs.items() if name not in parts)
-
-
-def finish_run(
-    work: Work[Job],
-    jobs: JobsLeft[Job],
+    jobs: Mapping[str, Any],
     store: Store[pl.DataFrame] | None,
     workers: int | None,
     bar: Bar,
+    read: Callable[[Any], Job] = lambda job: job,
 ) -> pl.DataFrame:
-    """Finish a run, and return the table of all its parts in the order of their names.
+    """Compute the jobs that have no part yet, and return the table of all, in their order.
 
-    A store keeps the parts until the table is written as its result. A finished run is only read. There are
-    as many workers as CPUs unless ``workers`` says how many.
+    Parameters
+    ----------
+    work : callable
+        From a job to the rows of its part.
+    jobs : mapping
+        The jobs by the names of their parts. ``read`` makes of each what ``work`` takes, in this process, as
+        soon as a worker is free.
+    store : Store, optional
+        It keeps the parts. If it has a result, this is the table of a finished run: it is written in their
+        place, and only read from then on.
+    workers : int, optional
+        As many as there are CPUs unless given.
+    bar : Bar
+        The progress bar.
     """
     if store is None:
-        return _joined(compute_parts(work, jobs, {}, None, workers, bar))
+        return compute_parts(work, jobs, None, workers, bar, read)
     store.check()
     if not store.finished():
         with store.held():
             # Another process may have finished it in the meantime.
             if not store.finished():
-                tables = compute_parts(work, jobs, dict(store.whole_parts()), store, workers, bar)
-                write_atomically(store.result, parquet_bytes(_joined(tables)))
+                table = compute_parts(work, jobs, store, workers, bar, read)
+                if not store.layout.result:
+                    return table
+                write_atomically(store.result, parquet_bytes(table))
             shutil.rmtree(store.parts, ignore_errors=True)
     return read_parquet(store.result)
 
 
-def _joined(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(tables[name] for name in sorted(tables))
-
-
 def compute_parts(
     work: Work[Job],
-    jobs: JobsLeft[Job],
-    tables: dict[str, pl.DataFrame],
+    jobs: Mapping[str, Any],
     store: Store[pl.DataFrame] | None,
     workers: int | None,
     bar: Bar,
-) -> dict[str, pl.DataFrame]:
-    """Add the missing parts to ``tables`` and to the store, which the caller holds, and return them all."""
+    read: Callable[[Any], Job],
+) -> pl.DataFrame:
+    """Compute what the store, which the caller holds, has not; the table of all jobs, in their order."""
+    stored = {name: store.read(name) for name in jobs} if store else {}
+    tables = {name: table for name, table in stored.items() if table is not None}
+    left = ((name, read(job)) for name, job in jobs.items() if name not in tables)
     with progress_bar(bar.label, bar.total, bar.shown) as update, warnings.catch_warnings():
         # An error here stops the workers, and joblib warns of that.
         warnings.filterwarnings("ignore", module="joblib")
         done = sum(map(bar.size, tables.values()))
         update(done, "")
-        most = min(workers or joblib.cpu_count(), bar.total)
+        most = min(workers or joblib.cpu_count(), len(jobs))
         # The generator is closed here, since the garbage collector would swallow an interrupt.
-        with closing(run_jobs(partial(_compiled, work), jobs(tables), most)) as results:
+        with closing(run_jobs(partial(_compiled, work), left, most)) as results:
             for name, table in results:
                 if store:
                     store.write(name, parquet_bytes(table, name))
                 tables[name] = table
                 done += bar.size(table)
                 update(done, "")
-    return tables
+    return pl.concat([tables[name] for name in jobs], how="diagonal_relaxed")
 
 
 def frame(rows: Sequence[Any], **options: Any) -> pl.DataFrame:

@@ -1,3 +1,4 @@
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 
 from experiments.claims import draft_quality, tree_leads
 from experiments.estimates import summarise
+from experiments.runner import read_tasks, task_rows
 from experiments.trees import sequence_optimum, spechub_depths, spectr_paths
 from paper_figures import __main__ as figures
 from paper_figures import claims, common
@@ -27,6 +29,20 @@ def prompt_rows(prompts, *, lacks=0):
     return pl.DataFrame(rows[lacks:])
 
 
+def tasks_of(content):
+    def call():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "spec.toml")
+            path.write_text(content)
+            read_tasks(path)
+
+    return call
+
+
+def given(rng, rows):
+    return rows
+
+
 UNEVEN = pl.DataFrame({"draft": ["a", "a", "b"], "prompt": [0, 1, 0]})
 REFUSED = [
     (
@@ -41,6 +57,11 @@ REFUSED = [
         "2 settings for each of 6",
     ),
     (lambda: summarise(prompt_rows(3), ["depth"], "rule", "RRS"), "one prompt of"),
+    (lambda: task_rows(given, ("name", {"rows": []})), "gave no rows"),
+    (lambda: task_rows(given, ("name", {"rows": [{"task": 1}]})), r"\['task'\], which tasks have"),
+    (tasks_of("a = "), "TOML"),
+    (tasks_of("a = 1\n"), r"\[\[tasks\]\]"),
+    (tasks_of("tasks = []\n"), "tasks"),
 ]
 BAD_ARGUMENTS = [
     (spectr_paths, "--paths 0", "expected numbers of at least 1"),

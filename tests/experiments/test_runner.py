@@ -9,6 +9,7 @@ import pytest
 
 from experiments import __main__ as command_line
 from experiments.claims import spechub_toy
+from experiments.runner import part_name, read_tasks, task_rows
 
 ROOT = Path(__file__).parents[2]
 SPEC = "[[tasks]]\nvocab_size = 5\ntemperature = [0.2, 1.0]\nlikeness = 0.7\ncount = 3\n"
@@ -33,6 +34,34 @@ def test_nothing_is_computed_again(arguments, tmp_path, capsys):
     assert grown[: table.height].equals(table)
     assert len(before) == 2
     assert [part.stat().st_mtime_ns for part in parts] == before
+
+
+def test_a_task_draws_the_same_wherever_it_stands_and_other_code_is_another_part(
+    tmp_path, monkeypatch
+):
+    def draws(rng, shift, count):
+        return [{"value": shift + value} for value in rng.random(count)]
+
+    task = {"shift": 1.0, "count": 2}
+    alone, elsewhere = (task_rows(draws, (name, task)) for name in ("a", "b"))
+    assert alone.columns == ["task", "shift", "count", "value"]
+    assert alone["value"].equals(elsewhere["value"])
+    shifted = task_rows(draws, ("a", {"shift": 2.0, "count": 2}))
+    assert abs(shifted["value"] - 1.0 - alone["value"]).min() > 1e-6
+    names = [part_name(draws, task), part_name(draws, task, "data")]
+    code = tmp_path / "test_runner.py"
+    code.write_text(Path(__file__).read_text("utf-8") + "# changed")
+    monkeypatch.setattr("inspect.getfile", lambda _: str(code))
+    names.append(part_name(draws, task))
+    assert len({*names}) == 3
+
+
+def test_tasks_are_the_combinations_of_a_table_each_once(tmp_path):
+    (tmp_path / "a.toml").write_text(
+        '[[tasks]]\na = [1, 2]\nb = "x"\n[[tasks]]\na = [2, 3]\nb = ["x", "y"]\n'
+    )
+    pairs = [(1, "x"), (2, "x"), (2, "y"), (3, "x"), (3, "y")]
+    assert read_tasks(tmp_path / "a.toml") == [{"a": a, "b": b} for a, b in pairs]
 
 
 def test_a_table_says_how_it_was_made(arguments, tmp_path):

@@ -9,7 +9,6 @@ from otmd.study.estimate import Estimate, ratios
 from otmd.study.latency import Latency
 from otmd.study.plan import MEANS, SCHEMA, candidates
 from otmd.study.ranking import decision, ranking_table
-from otmd.study.tree_comparison import CANDIDATES
 
 WAYS = candidates([4], 2, 1.0)
 FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)
@@ -61,43 +60,48 @@ def test_the_decision_comes_first_and_may_be_not_to_draft():
 
 
 def of_trees(lines):
-    """A row for each of sixteen prompts of trees of one size; values and shifts by prompt are given."""
+    """A row for each of sixteen prompts; values and shifts by prompt are given."""
     shifts = np.linspace(-1.0, 1.0, 16)
-    return pl.DataFrame(
-        {"domain": "d", "prompt_id": f"p{i:02}", "law": law, "rule": rule}
+    rows = [
+        {"domain": "d", "prompt_id": f"p{i:02}", "law": law, "tree": TREE, "rule": rule, "steps": 1}
         | {"tokens": tokens + 0.2 * shifts[i] + noise * (-1) ** i, "bound": bound}
         for law, rule, tokens, noise, bound in lines
         for i in range(16)
-    )
+    ]
+    return pl.DataFrame(rows, schema=SCHEMA)
 
 
-STRATA = "stratified drafts"
+STRATA, TREE = "strata", "2 paths of 8"
 
 
 def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
     lines = [
-        (STRATA, "preference, token by token", 2.9, 0.0, 3.6),
+        (STRATA, "preference", 2.9, 0.0, 3.6),
         (STRATA, "node by node", 3.41, 0.1, 3.6),
         (STRATA, "layer by layer", 3.42, 0.0, 3.6),
-        ("most likely tokens", "target only", 2.3, 0.0, None),
+        ("most likely paths", "target only", 2.3, 0.0, None),
     ]
     ranked = rank(of_trees(lines))
     assert ranked["rule"].to_list() == [
         line[1] for line in (lines[2], lines[1], lines[0], lines[3])
     ]
     assert decision(ranked) == [
-        "Take stratified drafts, layer by layer: 3.42 tokens per step [3.35, 3.49]. "
-        "+17.9% [+17.5, +18.3] over preference, token by token. "
+        "Take strata, 2 paths of 8, layer by layer: 3.42 tokens per step [3.35, 3.49]. "
+        "+17.9% [+17.5, +18.3] over preference. "
         "The bound of any lossless rule with these drafts: 3.60.",
-        "Perhaps as good: stratified drafts, node by node.",
+        "Perhaps as good: strata, 2 paths of 8, node by node.",
     ]
-    title, _, _, *rows = str(ranking_table(ranked, "best first")).splitlines()
+    title, _, _, *rows = str(ranking_table(ranked, "best first", "")).splitlines()
     assert title == "best first"
-    assert " ".join(rows[0].split()) == "stratified drafts, layer by layer 3.42 3.35 3.49 3.60 0.0%"
+    assert (
+        " ".join(rows[0].split()) == "strata, 2 paths of 8, layer by layer 3.42 3.35 3.49 3.60 0.0%"
+    )
     assert rows[1].split()[-1] == "0.3%"
     assert rows[3].split()[-3:] == ["–", "48.7%", "*"]
 
 
-def test_the_table_of_all_trees_fits_a_terminal():
-    lines = [(way.law, rule, 9.99, 0.0, 9.99) for way in CANDIDATES for rule in way.rules]
-    assert max(map(len, str(ranking_table(rank(of_trees(lines)), "")).splitlines())) <= 80
+def test_the_table_of_trees_of_one_size_fits_a_terminal():
+    ways = candidates([16], 8, 1.0, [2])
+    lines = [(way.law, rule, 9.99, 0.0, 9.99) for way in ways for rule in way.rules]
+    ranked = rank(of_trees(lines).with_columns(tree=pl.lit("")))
+    assert max(map(len, str(ranking_table(ranked, "", "")).splitlines())) <= 80

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from otmd.study import draw_gaps, print_report, report_json, summarise
-from otmd.study.report import make_figure, report_tables
+from otmd.study.gap_figure import make_figure
+from otmd.study.report import DEFAULT_BY, report_tables
 from otmd.study.style import MARKS
-from otmd.study.summary import DEFAULT_BY
 from otmd.study.table import Table, html_page, markdown_page
 
 K_SEQ = {"law": "WithReplacement", "num_drafts": 3, "temperature": 0.6, "verifier": "KSequential"}

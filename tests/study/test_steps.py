@@ -1,5 +1,7 @@
 """Tokens per step over a candidate's own steps: exact on small models, without the bias of positions."""
 
+import gc
+import weakref
 from functools import partial
 
 import numpy as np
@@ -87,6 +89,27 @@ def test_a_text_that_ends_has_no_more_steps_and_trees_that_adapt_no_bound():
         walks = [walk(Text(at), Text(at), sampled()) for at in (certain, model)]
         ended, going_on = take_steps(walks, 8, left_out, [1])
         assert ended.steps == steps <= going_on.steps
+
+
+def test_laws_of_a_step_are_freed_without_the_garbage_collector(monkeypatch):
+    made = []
+    node_law = TokenTree.node_law
+
+    def recorded(*given):
+        law = node_law(*given)
+        if law is not None:
+            made.append(weakref.ref(law))
+        return law
+
+    monkeypatch.setattr(TokenTree, "node_law", recorded)
+    target, draft = (TableModel.random(3, 2, rng=seed) for seed in (1, 2))
+    gc.disable()
+    try:
+        take_steps([Walk(STRATA, LayerVerification(), Text(target), Text(draft), sampled())], 2, 0)
+        assert len(made) > 3
+        assert not any(law() for law in made)
+    finally:
+        gc.enable()
 
 
 # Acceptance comes in runs: the state, which every token tells, changes once in ten tokens. A token is twice

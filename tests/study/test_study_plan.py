@@ -9,7 +9,7 @@ from models.conftest import WORDS, make_pair
 from otmd.cli import main
 from otmd.models import Prompt
 from otmd.probabilities import Processing
-from otmd.study import tree_comparison
+from otmd.study import plan as planning
 from otmd.study.plan import candidates, plan_table
 from otmd.trees import TableModel
 from otmd.trees.base import Context
@@ -27,7 +27,7 @@ TIMES = {
 @pytest.fixture
 def tiny_pair(monkeypatch):
     pair = make_pair()
-    monkeypatch.setattr(tree_comparison, "loaded_pair", lambda *_: pair)
+    monkeypatch.setattr(planning, "loaded_pair", lambda *_: pair)
     return pair
 
 
@@ -55,8 +55,13 @@ def test_every_candidate_has_steps_of_every_prompt_and_a_finished_run_is_read(
     assert (table["tokens"] >= table["steps"]).all()
     adaptive = table["law"] == "strata, adaptive"
     assert table["bound"].is_null().to_list() == adaptive.to_list()
-    monkeypatch.setattr(tree_comparison, "loaded_pair", None)
+    first = {"starts": [8], "num_steps": 1, "left_out": 0} | options
+    single = plan_table("tiny", "skip:1,3", PROMPTS, tmp_path / "single", WAYS, **first)
+    assert set(single["steps"]) == {1}
+    monkeypatch.setattr(planning, "loaded_pair", None)
     assert plan_table("tiny", "skip:1,3", PROMPTS, tmp_path / "plan", WAYS, **options).equals(table)
+    with pytest.raises(ValueError, match="draft: stored skip:1,3, asked skip:2"):
+        plan_table("tiny", "skip:2", PROMPTS, tmp_path / "plan", WAYS, **options)
     with pytest.raises(ValueError, match="at least 2"):
         plan_table("tiny", "skip:1,3", PROMPTS[:1], tmp_path / "one", WAYS, **options)
 
@@ -80,6 +85,16 @@ def test_the_command_decides_ranks_and_writes(tiny_pair, tmp_path, monkeypatch, 
     shown = json.loads(capsys.readouterr().out)
     assert shown["said"][0].startswith("Do not draft")
     assert shown["by_requests"]["1"][0]["law"] == "no drafts"
+    many = {
+        name: [*rows, *({**row, "requests": 8, "seconds": seconds} for row in rows)]
+        for name, seconds in (("target", 0.9), ("draft", 0.001))
+        for rows in [TIMES[name]]
+    }
+    (tmp_path / "times.json").write_text(json.dumps(TIMES | many))
+    assert plan(tmp_path, "--latency", str(tmp_path / "times.json"), "--requests", "1,8") == 0
+    alone, together, *_ = capsys.readouterr().out.split("\n\n")
+    assert alone.startswith("1 concurrent request: Do not draft: the target alone")
+    assert together.startswith("8 concurrent requests: Take ")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from sweep_toys import GRID, draws, other_keys
 from test_decoding_costs import text
 from test_measure import in_memory
 from test_ranking import by_hand
@@ -11,17 +10,13 @@ from test_ranking import by_hand
 import otmd
 from otmd.probabilities import Processing
 from otmd.study import (
-    Sweep,
     decoding_costs,
     draw_decoding,
     draw_gaps,
     load_results,
     measure,
-    merge_sweeps,
     print_report,
     rank,
-    read_tasks,
-    run_sweep,
     summarise,
 )
 
@@ -74,18 +69,6 @@ def without_gaps(table):
     return summarise(table).with_columns(pl.lit(None, pl.Float64).alias("gap"))
 
 
-def swept(function, tasks):
-    return lambda m: run_sweep(Sweep(function, tasks), m.at, workers=1)
-
-
-def tasks_of(content):
-    def call(m):
-        (m.at / "spec.toml").write_text(content)
-        read_tasks(m.at / "spec.toml")
-
-    return call
-
-
 def no_results(m):
     pl.DataFrame({"law": ["Hub"]}).write_parquet(m.at / "results.parquet")
     load_results(m.at / "results.parquet")
@@ -120,14 +103,6 @@ REFUSED = [
     (drawn("pdf", coarse), "summary: got columns"),
     (drawn("pdf", without_gaps), "summary: got no defined gap"),
     (drawn("jpg"), r"gaps\.jpg, expected an ending of \.png, \.pdf"),
-    (swept(draws, []), "got 0"),
-    (swept(draws, [GRID[0], GRID[0]]), "1 of them different"),
-    (swept(other_keys, [GRID[0]]), "gave no rows"),
-    (swept(other_keys, [GRID[1]]), r"\['shift'\], which tasks have"),
-    (lambda m: merge_sweeps([m.at / "none"], m.at / "both"), "expected a folder"),
-    (tasks_of("a = "), "TOML"),
-    (tasks_of("a = 1\n"), r"\[\[tasks\]\]"),
-    (tasks_of("tasks = []\n"), "tasks"),
     (lambda m: decoding_costs([]), "texts: got none"),
     (lambda m: decoding_costs([{"alone": text(8, 8, 1.0)}] * 3, 2), "texts: got 3 for 2"),
     (lambda m: draw_decoding(COSTS, [m.at / "a.txt"]), "expected an ending"),

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from otmd.study import summarise
+from otmd.study.report import DEFAULT_BY
 from otmd.study.rows import SCHEMA
-from otmd.study.summary import DEFAULT_BY
 
 
 def make_table(gaps: list[list[float | None]], **columns) -> pl.DataFrame:
