@@ -43,14 +43,14 @@ def collect(
 
     If a run is interrupted, the same command continues it.
     """
-    from otmd.models import collect as run
-    from otmd.models import load_prompts
-
     show = not (quiet or json_output)
     if consecutive is not None:
         # If an answer is no longer than the number of positions, all of it is stored.
         positions = max_new_tokens = consecutive
     with o.kept_when_stopped(lambda: f"What was finished is kept in {output}"):
+        from otmd.models import collect as run
+        from otmd.models import load_prompts
+
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
         dataset = run(
             target,
