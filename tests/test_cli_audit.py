@@ -107,12 +107,8 @@ def test_names_that_cannot_be_encoded_are_written_with_backslashes(faulty, tmp_p
 
 
 @pytest.mark.slow
-def test_a_reader_that_closes_the_pipe_does_not_change_the_exit_code(faulty):
-    """And a terminal that lacks ≥ shows the verdict."""
+def test_a_terminal_that_lacks_a_character_shows_the_verdict(faulty):
     otmd = [sys.executable, "-c", "import sys; from otmd.cli import main; sys.exit(main())"]
-    audit = subprocess.Popen([*otmd, "audit", faulty], stdout=subprocess.PIPE)
-    audit.stdout.close()
-    assert audit.wait() == 3
     plain = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*otmd, "audit", faulty], env=plain, capture_output=True, check=False)
     assert done.returncode == 3

@@ -113,8 +113,6 @@ def test_every_kind_of_tree_has_rules_that_serve_it():
     for law in LAWS:
         assert rules(branching="2,2", law=law)[-1] in TREE_VERIFIERS
 
-
-def test_depths_unless_given():
     depths = {"paths": 4, "most_likely": 4, "quota": 8}
     assert {name: TreeOptions(**{name: 3}).tree().depth for name in depths} == depths
     assert TreeOptions().tree().label == "2 paths of 8, stratified"

@@ -24,7 +24,9 @@ def collect(
     prompts: o.Prompts = "code,maths,chat,prose",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
-    mode: Annotated[Literal["samples", "text"], o.INPUT, about("Whose texts.")] = "samples",
+    mode: Annotated[
+        Literal["samples", "text"], o.INPUT, about("Of the target, or of the file.")
+    ] = "samples",
     temperature: Annotated[NonNegativeFloat, o.INPUT, about("Of the answers.")] = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
     consecutive: Annotated[

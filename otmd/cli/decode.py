@@ -129,10 +129,9 @@ class TreeOptions:
             rule.step(lambda _: toy, tree.law(lambda _: toy), rng=0)
         except ValueError as error:
             raise UsageError(f"--rule: {chosen} does not serve this tree: {error}") from error
-        before = (
-            {} if isinstance(rule, TokenLevel) else {by_token: TREE_VERIFIERS[by_token].load()()}
-        )
-        return before | {chosen: rule}
+        if isinstance(rule, TokenLevel):
+            return {chosen: rule}
+        return {by_token: TREE_VERIFIERS[by_token].load()(), chosen: rule}
 
 
 def decode(
@@ -288,6 +287,5 @@ def _report(
         if repeats == 1:
             print("One repeat: a difference in speed may be noise; --repeats 5 tells.")
     # The figure comes last: if its file cannot be written, the numbers have been printed.
-    written = draw_decoding(costs, figures, source="otmd decode") if figures else []
-    for path in () if json_output else written:
-        print(f"Figure: {path}")
+    if figures:
+        o.say_written(draw_decoding(costs, figures, source="otmd decode"))
