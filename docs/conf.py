@@ -89,7 +89,7 @@ def write_commands(app):
     for part in re.split(r"^## otmd ", text, flags=re.M)[1:]:
         name, _, body = part.partition("\n")
         command = command_line[name]
-        examples = re.findall(r"^ +(otmd .*)", command.help_epilogue, re.M)
+        examples = re.findall(r"^(otmd .*\S)", command.help_epilogue, re.M)
         shown = "\n".join(f"$ {example}" for example in examples)
         page = f"# otmd {name}\n{body.rstrip()}\n\n**Examples**:\n\n```console\n{shown}\n```\n"
         path = folder / f"{name}.md"

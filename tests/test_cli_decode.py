@@ -5,11 +5,10 @@ import pytest
 from models.conftest import make_ngram, make_tiny
 
 from otmd.cli import main
-from otmd.cli.decode import read_rule, read_rules, read_tree, ways_of_decoding
-from otmd.cli.options import LAWS
+from otmd.cli.decode import TreeOptions, ways_of_decoding
 from otmd.models import LanguageModel, decode_in_turn
 from otmd.probabilities import Processing
-from otmd.registry import TREE_VERIFIERS
+from otmd.registry import LAWS, TREE_VERIFIERS
 
 
 @pytest.fixture
@@ -60,13 +59,15 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
 
 def test_sampled_drafts_come_from_the_most_likely_tokens_alone(tiny):
     raw = Processing()
-    tree = read_tree(None, None, None, None, None)
+    options = TreeOptions()
+    tree, rules = options.tree(), options.rules(options.tree())
     for top_k, draft_top_k, expected in ((None, 5, 5), (3, 5, 3), (None, 0, None)):
         processing = Processing(0.7, top_k)
-        ways = ways_of_decoding(tiny, tree, read_rules(None, tree), processing, draft_top_k)
+        ways = ways_of_decoding(tiny, tree, rules, processing, draft_top_k)
         assert [way and way.processing.top_k for way in ways.values()] == [None, *[expected] * 3]
-    likely = read_tree(None, None, None, 6, None)
-    ways = ways_of_decoding(tiny, likely, read_rules(None, likely), Processing(0.7), 5)
+    options = TreeOptions(most_likely=6)
+    likely = options.tree()
+    ways = ways_of_decoding(tiny, likely, options.rules(likely), Processing(0.7), 5)
     assert [*ways.values()][-1].processing == raw
 
 
@@ -99,12 +100,20 @@ def test_repeats_have_seeds_of_their_own_and_one_says_that_noise_is_unknown(tiny
 
 def test_every_kind_of_tree_has_rules_that_serve_it():
     """A rule for whole trees is compared with the one that decides token by token."""
-    tree = read_tree(None, None, None, None, None)
-    assert [*read_rules(None, tree)] == ["preference", "layer"]
-    assert [*read_rules("token", tree)] == ["preference"]
-    assert [*read_rules("subtree", tree)] == ["preference", "subtree"]
-    assert [*read_rules("layer", read_tree(3, None, None, None, None))] == ["k-sequential", "layer"]
-    trees = [read_tree(None, "2,2", law, None, None) for law in LAWS]
-    trees += [read_tree(3, None, None, None, None), read_tree(None, None, None, None, None)]
-    for tree in trees:
-        assert read_rule(None, tree)[0] in TREE_VERIFIERS
+
+    def rules(**options):
+        chosen = TreeOptions(**options)
+        return [*chosen.rules(chosen.tree())]
+
+    assert rules() == rules(quota=3) == ["preference", "layer"]
+    assert rules(rule="token") == ["preference"]
+    assert rules(rule="subtree") == ["preference", "subtree"]
+    assert rules(rule="layer", paths=3) == ["k-sequential", "layer"]
+    assert rules(most_likely=4) == rules(branching="2,2", law="top-k") == ["target-only"]
+    for law in LAWS:
+        assert rules(branching="2,2", law=law)[-1] in TREE_VERIFIERS
+
+    depths = {"paths": 4, "most_likely": 4, "quota": 8}
+    assert {name: TreeOptions(**{name: 3}).tree().depth for name in depths} == depths
+    assert TreeOptions().tree().label == "2 paths of 8, stratified"
+    assert TreeOptions().tree(sampled=False).label == "most likely 12, depth 4"

@@ -10,36 +10,47 @@ from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import FAULT_FOUND, INCONCLUSIVE, OK, UsageError
 from otmd.cli import options as o
+from otmd.cli.options import about
+from otmd.registry import LAWS
 
 if TYPE_CHECKING:
-    from otmd.audit import RecordedRunAudit
     from otmd.probabilities import Processing
 
 EXAMPLES = """
 otmd audit run
 otmd audit run.jsonl --law stratified --false-alarm 1e-4 --html audit.html
-otmd audit run.jsonl --rule block --end-tokens 2 --target-temperature 0.7 --draft-temperature 0.7 --json
+otmd audit run.jsonl --rule block --end-tokens 2 --target-temperature 0.7 --draft-temperature 0.7
 otmd audit texts.jsonl --oracle Qwen/Qwen3-0.6B --target-temperature 0.8 --end-tokens 151643,151645"""
+
+# Fixed drafts are decided by the text before them; none is for plain decoding.
+DECLARED = (*LAWS, "fixed", "none")
+Temperature = Annotated[NonNegativeFloat | None, o.INPUT, about("For recorded logits.")]
 
 
 def audit(
-    file: Annotated[Path, o.INPUT],
+    file: Annotated[Path, o.INPUT, about("A folder of a recorder, .jsonl or .jsonl.gz.")],
     *,
-    oracle: Annotated[str | None, o.INPUT] = None,
-    law: str | None = None,
-    rule: Annotated[Literal["token", "block", "tree"] | None, o.INPUT] = None,
-    all_drafts: Annotated[bool, o.INPUT] = False,
-    end_tokens: Annotated[str | None, o.INPUT] = None,
-    false_alarm: Annotated[float, o.ACCURACY] = 1e-3,
-    bias: Annotated[float, o.ACCURACY] = 0.1,
+    oracle: Annotated[
+        str | None, o.INPUT, about("Audit texts in FILE against this target.")
+    ] = None,
+    law: Annotated[str | None, about(f"{', '.join(DECLARED)}.")] = None,
+    rule: Annotated[
+        Literal["token", "block", "tree"] | None, about("Token by token unless given.")
+    ] = None,
+    all_drafts: Annotated[bool, about("With --rule block: all drafts are recorded.")] = False,
+    end_tokens: Annotated[str | None, o.INPUT, about("Ids that end a text.")] = None,
+    false_alarm: Annotated[
+        float, o.INPUT, about("Probability of calling a sound run faulty.")
+    ] = 1e-3,
+    bias: Annotated[float, o.INPUT, about("The bias that a run must exclude to pass.")] = 0.1,
     top: o.Top = 1,
-    target_temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
-    target_top_k: o.TopKOrAll = None,
+    target_temperature: Temperature = None,
+    target_top_k: o.TopK = None,
     target_top_p: o.TopP = None,
     target_min_p: o.MinP = None,
     target_order: o.Order = None,
-    draft_temperature: Annotated[NonNegativeFloat | None, o.SAMPLING] = None,
-    draft_top_k: o.TopKOrAll = None,
+    draft_temperature: Temperature = None,
+    draft_top_k: o.TopK = None,
     draft_top_p: o.TopP = None,
     draft_min_p: o.MinP = None,
     draft_order: o.Order = None,
@@ -47,91 +58,63 @@ def audit(
     pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
 ) -> int:
-    """Audit a recorded run of an engine: is its output lossless, and are its drafts what they are said to be.
+    """Audit a recorded run of an engine: is its output lossless, and are its drafts as declared.
 
-    With --oracle, audit texts that a server wrote, against the target's own probabilities.
-
-    The exit code is 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE, where too few rows were recorded to
-    tell, no drafts were, or the record has mistakes.
-
-    Parameters
-    ----------
-    file : Path
-        The folder of a recorder, or a .jsonl or .jsonl.gz file with a row for each position with drafts or an
-        output token; with --oracle, with prompt_tokens and output_tokens for each text.
-    oracle : str
-        The target that the texts are audited against: default, a .gguf file, a folder, or a name on the hub.
-    law : str
-        How the drafts of a position were drawn: with-replacement, without-replacement, conditional-poisson,
-        greedy, hub, stratified, top-then, top-k, independent, or fixed for drafts that the text before
-        them decides (n-grams, the argmax, a tree of the most likely tokens), or none for plain decoding.
-        with-replacement unless given.
-    rule : str
-        How the engine decides: token (position by position), block (block verification) or tree (Traversal,
-        layer verification). token unless given.
-    all_drafts : bool
-        Whether the file has the drafts of every step whatever was accepted, for --rule block.
-    end_tokens : str
-        The ids of the tokens that end a text, separated by commas.
-    false_alarm : float
-        Probability, at most, that a sound engine's run is called faulty.
-    bias : float
-        A run passes only if a bias of this size (total variation) would have been found with probability 0.9.
-    target_temperature : float
-        For recorded logits: what the engine divided the target's logits by. Leave out the target and draft
-        options if rows hold probabilities, or their own settings.
-    draft_temperature : float
-        What the engine divided the draft's logits by.
+    Exit codes: 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE (few rows, no drafts, mistakes).
     """
-    from otmd.audit.run import SMALLEST_FALSE_ALARM, recorded_run
+    from otmd.audit import recorded_run, texts
     from otmd.laws import TopThen
     from otmd.study.table import Table
 
-    if not SMALLEST_FALSE_ALARM <= false_alarm <= 0.25:
-        expected = f"a number from {SMALLEST_FALSE_ALARM:g} to 0.25"
-        raise UsageError(f"--false-alarm: got {false_alarm}, expected {expected}")
-    if not 0 < bias < 1:
-        raise UsageError(f"--bias: got {bias}, expected a number between 0 and 1")
     target = _processing(
         "target", target_temperature, target_top_k, target_top_p, target_min_p, target_order
     )
     draft = _processing(
         "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
     )
-    ends = None if end_tokens is None else _ids(end_tokens)
+    ids = [] if end_tokens is None else end_tokens.split(",")
+    if not all(name.strip().isdecimal() for name in ids):
+        expected = "token ids separated by commas"
+        raise UsageError(f"--end-tokens: got {end_tokens!r}, expected {expected}")
+    ends = [int(name) for name in ids]
+    tested: dict[str, str]
     if oracle is not None:
         if law or draft or rule or all_drafts:
             raise UsageError(
                 "--oracle: got it with --law, --rule, --all-drafts or draft options, which are for "
                 "recorded drafts"
             )
-        result = _audited_texts(file, oracle, target, ends or (), false_alarm, bias, seed)
+        settings = {} if target is None else asdict(target)
+        settings |= {"end_tokens": ends, "false_alarm": false_alarm, "bias": bias, "rng": seed}
+        # Loaded once the first texts have been read.
+        model = cache(partial(_load, oracle))
+        result = texts(file, lambda prefixes: model().logits_after(prefixes), **settings)
+        tested = {"texts": f"{file}, {result.num_rows:,} tokens", "oracle": oracle}
     else:
-        chosen = None if law is None else _checked_law(law)
+        if law not in (None, *DECLARED):
+            raise UsageError(f"--law: got {law!r}, expected one of {', '.join(DECLARED)}")
         result = recorded_run(
             file,
-            partial(TopThen, top=top) if chosen == "top-then" else chosen,
+            partial(TopThen, top=top) if law == "top-then" else law,
             false_alarm,
             rule=rule,
             all_drafts=all_drafts,
-            end_tokens=ends,
+            end_tokens=None if end_tokens is None else ends,
             bias=bias,
             target_processing=target,
             draft_processing=draft,
             rng=seed,
         )
-    listed = [
+        tested = {
+            "recorded run": f"{file}, {result.num_rows:,} rows",
+            "law of the drafts": result.law,
+            "rule": result.rule,
+        }
+    tables = [
         Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
         for x in result.tables
     ]
-    tested = {
-        "recorded run": f"{file}, {result.num_rows:,} rows",
-        "law of the drafts": result.law,
-        "rule": result.rule,
-    }
-    if oracle is not None:
-        tested = {"texts": f"{file}, {result.num_rows:,} tokens", "oracle": oracle}
-    about = tested | {
+    settled = tested | {
         "target": str(target or "as the rows say"),
         "draft": str(draft or "as the rows say"),
         "false alarms": f"with probability {false_alarm:g} at most",
@@ -139,46 +122,21 @@ def audit(
         "seed": str(seed),
     }
     print(json.dumps(result.to_dict(), indent=1) if json_output else result)
-    pages.write(f"Audit of {file.name}", result.said, listed, about, listed[0])
+    pages.write(f"Audit of {file.name}", result.said, tables, settled, tables[0])
     return {"PASS": OK, "FAULTY": FAULT_FOUND, "INCONCLUSIVE": INCONCLUSIVE}[result.outcome]
 
 
-def _checked_law(name: str) -> str:
-    from otmd.audit.declared import MAKERS
-
-    laws = [*MAKERS, "top-then"]
-    if name not in laws:
-        raise UsageError(f"--law: got {name!r}, expected one of {', '.join(laws)}")
-    return name
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    names = text.split(",")
-    if not all(name.strip().isdecimal() for name in names):
-        raise UsageError(f"--end-tokens: got {text!r}, expected token ids separated by commas")
-    return tuple(map(int, names))
-
-
-def _audited_texts(
-    file: Path,
-    oracle: str,
-    target: "Processing | None",
-    end_tokens: tuple[int, ...],
-    false_alarm: float,
-    bias: float,
-    seed: int,
-) -> "RecordedRunAudit":
-    from otmd.audit import texts
+def _load(oracle: str) -> Any:
     from otmd.models import load_target
 
-    # Loaded once the first texts have been read.
-    model = cache(partial(load_target, oracle))
-    settings = {} if target is None else asdict(target)
-    settings |= {"end_tokens": end_tokens, "false_alarm": false_alarm, "bias": bias, "rng": seed}
-    return texts(file, lambda prefixes: model().logits_after(prefixes), **settings)
+    return load_target(oracle)
 
 
-def _processing(side: str, *options: Any) -> "Processing | None":
+def _processing(side: str, temperature: float | None, *cuts: Any) -> "Processing | None":
     """The processing that the options of a side say; None if none is given."""
-    given = any(value is not None for value in options)
-    return o.processing(f"{side}_", *options) if given else None
+    if temperature is None and all(cut is None for cut in cuts):
+        return None
+    try:
+        return o.Cuts(*cuts).at(temperature)
+    except ValueError as error:
+        raise ValueError(f"{side}_{error}") from error

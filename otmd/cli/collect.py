@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts.types import NonNegativeFloat
 
 from otmd.cli import options as o
-from otmd.cli.options import PositiveInt
+from otmd.cli.options import PositiveInt, about
 
 EXAMPLES = """
 otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
@@ -17,20 +17,24 @@ otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngr
 
 
 def collect(
-    output: Annotated[Path, o.RUN],
+    output: Annotated[Path, o.RUN, about("The folder for the dataset.")],
     *,
     target: o.Target = "default",
     draft: o.Draft = "skip:13,15,17",
     prompts: o.Prompts = "code,maths,chat,prose",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
-    mode: Annotated[Literal["samples", "text"], o.SAMPLING] = "samples",
-    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
+    mode: Annotated[
+        Literal["samples", "text"], o.INPUT, about("Of the target, or of the file.")
+    ] = "samples",
+    temperature: Annotated[NonNegativeFloat, o.INPUT, about("Of the answers.")] = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
-    consecutive: Annotated[PositiveInt | None, o.SAMPLING] = None,
-    dtype: Annotated[Literal["float32", "float16"], o.RUN] = "float32",
+    consecutive: Annotated[
+        PositiveInt | None, o.INPUT, about("Store so many positions in a row.")
+    ] = None,
+    dtype: Annotated[Literal["float32", "float16"], o.RARE, about("Of stored logits.")] = "float32",
     seed: o.Seed = 0,
-    batch_size: Annotated[PositiveInt, o.RUN] = 8,
+    batch_size: Annotated[PositiveInt, o.RARE, about("Prompts answered together.")] = 8,
     device: o.Device = None,
     model_dtype: o.ModelDtype = None,
     overwrite: o.Overwrite = False,
@@ -40,31 +44,15 @@ def collect(
     """Run target and draft over prompts and store their raw next-token logits.
 
     If a run is interrupted, the same command continues it.
-
-    Parameters
-    ----------
-    output : Path
-        The folder for the dataset.
-    mode : str
-        samples: positions of answers that the target samples; text: of the prompts' own answers.
-    temperature : float
-        For the answers that the target samples. The stored logits are always raw.
-    consecutive : int
-        Sample answers of this many tokens and store every position of them, in place of
-        --positions and --max-new-tokens.
-    dtype : str
-        The type in which logits are stored: float32 or float16.
-    batch_size : int
-        How many prompts the target answers together.
     """
-    from otmd.models import collect as run
-    from otmd.models import load_prompts
-
     show = not (quiet or json_output)
     if consecutive is not None:
         # If an answer is no longer than the number of positions, all of it is stored.
         positions = max_new_tokens = consecutive
     with o.kept_when_stopped(lambda: f"What was finished is kept in {output}"):
+        from otmd.models import collect as run
+        from otmd.models import load_prompts
+
         chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
         dataset = run(
             target,

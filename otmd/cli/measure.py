@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
+from otmd.cli.options import about
+from otmd.registry import LAWS, VERIFIERS, find
 
 if TYPE_CHECKING:
     import polars as pl
 
-DEFAULT_LAWS = ",".join(name for name, law in o.LAWS.items() if law.measured)
-DEFAULT_VERIFIERS = ",".join(name for name, rule in o.VERIFIERS.items() if rule.measured)
+DEFAULT_LAWS = ",".join(name for name, law in LAWS.items() if law.measured)
+DEFAULT_VERIFIERS = ",".join(name for name, rule in VERIFIERS.items() if rule.measured)
 
 # Options that a finished run cannot follow.
 MEASURING = (
@@ -28,20 +30,20 @@ otmd measure runs/mine-results --by-domain --html page.html --csv summary.csv --
 
 
 def measure(
-    dataset: Annotated[Path, o.INPUT],
+    dataset: Annotated[Path, o.INPUT, about("Folder of collect, .npz, .safetensors, or results.")],
     *,
-    output: Annotated[Path | None, o.RUN] = None,
+    output: Annotated[Path | None, o.RUN, about("Unless given, NAME-results.")] = None,
     law: o.Law = DEFAULT_LAWS,
     top: o.Top = 1,
-    verifier: str = DEFAULT_VERIFIERS,
+    verifier: Annotated[str, about(f"{', '.join(VERIFIERS)}.")] = DEFAULT_VERIFIERS,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "1",
     cuts: o.Cuts = o.NO_CUTS,
     tol: o.Tol = 1e-4,
     workers: o.Workers = None,
-    device: Annotated[str | None, o.RUN] = None,
+    device: Annotated[str | None, o.RARE, about("Of torch, such as cuda, for rates.")] = None,
     overwrite: o.Overwrite = False,
-    by_domain: Annotated[bool, o.RUN] = False,
+    by_domain: Annotated[bool, o.RUN, about("A table for each law and domain.")] = False,
     figure: o.Figure = None,
     pages: o.Pages = o.NO_PAGES,
     json_output: o.Json = False,
@@ -50,30 +52,14 @@ def measure(
     """Measure each verifier's acceptance rate and its gap to the optimum at every position.
 
     If a run is interrupted, the same command continues it. With the folder of a finished run, print it again.
-
-    Parameters
-    ----------
-    dataset : Path
-        A folder that collect made, or an .npz or .safetensors file with target_logits and
-        draft_logits (or target_probs and draft_probs), each (N, V). Or the folder that measure wrote, or its
-        results.parquet.
-    output : Path
-        The folder for the results; by default NAME-results next to the dataset.
-    verifier : str
-        Comma-separated; each is measured with the laws that it serves. Two are measured only if named:
-        poisson-coupling, and optimal, whose rate is the optimum of every row.
-    device : str
-        Compute rates in closed form on this device of torch, such as cuda. Without it, on the CPU without
-        torch.
-    by_domain : bool
-        Print one table for each law and domain of prompts.
     """
     from otmd import study
     from otmd.study.report import DEFAULT_BY, report_tables
     from otmd.study.run import LAYOUT, RESULTS
+    from otmd.study.style import figure_paths
     from otmd.study.table import Table
 
-    figures = o.figures(figure)
+    figures = figure_paths(figure or [], "figure")
     is_run = (dataset / LAYOUT.record).is_file() or (dataset / RESULTS).is_file()
     if is_run or dataset.suffix == ".parquet":
         given = locals()
@@ -86,7 +72,9 @@ def measure(
     else:
         settings = {
             "laws": o.read_laws(law, top),
-            "verifiers": o.read_verifiers(verifier),
+            "verifiers": [
+                find("verifier", name, VERIFIERS).load() for name in o.split("--verifier", verifier)
+            ],
             "num_drafts": o.counts("--num-drafts", num_drafts),
             "processing": cuts.at_each(temperature),
             "tol": tol,
@@ -94,7 +82,9 @@ def measure(
             "device": device,
             "overwrite": overwrite,
         }
-        folder = output or o.default_folder(dataset, "results")
+        folder = output or dataset.with_name(
+            f"{dataset.stem if dataset.is_file() else dataset.name}-results"
+        )
         results = folder / RESULTS
         table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
     summary = study.summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)

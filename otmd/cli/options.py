@@ -20,7 +20,7 @@ from cyclopts.validators import Number
 
 from otmd import __version__
 from otmd.cli import UsageError
-from otmd.registry import LAWS, VERIFIERS, Entry, find
+from otmd.registry import LAWS, find
 from otmd.storage.files import one_line, shortened, write_atomically
 
 if TYPE_CHECKING:
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from otmd.probabilities import Processing
     from otmd.study.table import Table
 
-
 # The groups of options in every command's help, in this order. An option that names none is about drafts.
-INPUT = Parameter(group=Group.create_ordered("Input"))
+INPUT = SAMPLING = TIMES = Parameter(group=Group.create_ordered("Input and sampling"))
 DRAFTS = Group.create_ordered("Drafts and verifiers")
-SAMPLING = Parameter(group=Group.create_ordered("Sampling"))
-TIMES = Parameter(group=Group.create_ordered("Times"))
-ACCURACY = Parameter(group=Group.create_ordered("Accuracy"))
-RUN = Parameter(group=Group.create_ordered("Output and run"))
+RUN = Parameter(group=Group.create_ordered("Output"))
+RARE = Parameter(group=Group.create_ordered("Rarely used"))
+
+
+def about(text: str) -> Parameter:
+    """The description of an option."""
+    return Parameter(help=text)
 
 
 def _whole(_: Any, tokens: Sequence[Token]) -> int:
@@ -55,79 +57,41 @@ class OutFile(type(Path())):
     """The path of a file that a command writes."""
 
 
-Json = Annotated[bool, RUN, Parameter("--json", help="Print a JSON object instead of tables.")]
-Quiet = Annotated[bool, RUN, Parameter(help="Show no progress bar.")]
-Target = Annotated[
-    str,
-    INPUT,
-    Parameter(
-        help="The target model: default (SmolLM2-135M-Instruct, fetched once), a folder, a .gguf "
-        "file, or a name on the hub."
-    ),
-]
+Target = Annotated[str, INPUT, about("default, a folder, a .gguf file or a hub name.")]
 Draft = Annotated[
     str,
     INPUT,
-    Parameter(
-        help="The draft: skip:13,15,17 (the target without these layers), ngram, "
-        "ngram:ORDER:FILE, ngram+context (which learns from the text as it is written), or a "
-        "second model over the same tokens, named like the target."
-    ),
+    about("skip:LAYERS, ngram, ngram:ORDER:FILE, ngram+context or a model."),
 ]
-Prompts = Annotated[
-    str,
-    INPUT,
-    Parameter(help="Comma-separated: code, maths, chat, prose, or your .jsonl and .txt files."),
-]
-PerDomain = Annotated[PositiveInt, INPUT, Parameter(help="How many prompts from each source.")]
-Positions = Annotated[PositiveInt, SAMPLING, Parameter(help="How many positions of each answer.")]
-MaxNewTokens = Annotated[PositiveInt, SAMPLING, Parameter(help="The most new tokens of a text.")]
-Device = Annotated[
-    str | None, RUN, Parameter(help="Such as cpu; by default cuda if torch finds it.")
-]
-ModelDtype = Annotated[str | None, RUN, Parameter(help="Type of the weights, such as bfloat16.")]
-Seed = Annotated[NonNegativeInt, RUN, Parameter(help="Equal seeds give equal results.")]
-NumDrafts = Annotated[str, Parameter(help="Numbers of drafts: 1-4 or 1,2,8.")]
-Law = Annotated[str, Parameter(help=f"How drafts are drawn: {', '.join(LAWS)}.")]
+Prompts = Annotated[str, INPUT, about("code, maths, chat, prose, .jsonl or .txt.")]
+PerDomain = Annotated[PositiveInt, INPUT, about("Prompts from each source.")]
+Positions = Annotated[PositiveInt, INPUT, about("Positions of each answer.")]
+MaxNewTokens = Annotated[PositiveInt, INPUT, about("The most new tokens of a text.")]
+Temperature = Annotated[str, INPUT, about("Comma-separated, for logits.")]
+NumDrafts = Annotated[str, about("Numbers of drafts: 1-4 or 1,2,8.")]
+Law = Annotated[str, about(f"{', '.join(LAWS)}.")]
 Top = Annotated[
-    NonNegativeInt,
-    Parameter(help="For top-then: how many of the most likely tokens are always drafted."),
+    NonNegativeInt, about("For top-then: the number of tokens that are always drafted.")
 ]
-Tol = Annotated[
-    PositiveFloat,
-    ACCURACY,
-    Parameter(help="How far apart bounds of a rate without a closed form may be."),
-]
-Temperature = Annotated[str, SAMPLING, Parameter(help="Comma-separated, for logits.")]
-TopK = Annotated[PositiveInt | None, SAMPLING, Parameter(help="Keep the k most likely tokens.")]
-TopKOrAll = Annotated[
-    NonNegativeInt | None, SAMPLING, Parameter(help="Keep the k most likely tokens; 0 keeps all.")
-]
-TopP = Annotated[
-    float | None,
-    SAMPLING,
-    Parameter(help="Keep the most likely tokens that together have this mass."),
-]
+Figure = Annotated[list[OutFile] | None, RUN, about("Draw a .png, .pdf or .svg; may be repeated.")]
+Json = Annotated[bool, RUN, Parameter("--json", help="Print a JSON object instead of tables.")]
+Quiet = Annotated[bool, RUN, about("Show no progress bar.")]
+TopK = Annotated[NonNegativeInt | None, RARE, about("Keep the k most likely tokens; 0 keeps all.")]
+TopP = Annotated[float | None, RARE, about("Keep the most likely tokens of this total mass.")]
 MinP = Annotated[
-    float | None,
-    SAMPLING,
-    Parameter(help="Keep the tokens at least this likely relative to the most likely."),
+    float | None, RARE, about("Keep tokens at least this likely, relative to the top.")
 ]
 Order = Annotated[
     str | None,
-    SAMPLING,
-    Parameter(
-        help="The order of temperature and cuts: transformers (the default), vllm, llama.cpp or sglang, or a "
-        "list such as top_k,top_p,min_p,temperature."
-    ),
+    RARE,
+    about("Order of cuts: transformers (default), vllm, llama.cpp, sglang, a list."),
 ]
-Overwrite = Annotated[bool, RUN, Parameter(help="Replace a run with other settings in the folder.")]
-Workers = Annotated[PositiveInt | None, RUN, Parameter(help="Processes; one per CPU unless given.")]
-Figure = Annotated[
-    list[OutFile] | None,
-    RUN,
-    Parameter(help="Also draw into this file, .png, .pdf or .svg; may be given more than once."),
-]
+Seed = Annotated[NonNegativeInt, RARE, about("Equal seeds give equal results.")]
+Tol = Annotated[PositiveFloat, RARE, about("Width of bounds of a rate without a closed form.")]
+Workers = Annotated[PositiveInt | None, RARE, about("Processes; one per CPU unless given.")]
+Device = Annotated[str | None, RARE, about("Such as cpu; by default cuda if torch finds it.")]
+ModelDtype = Annotated[str | None, RARE, about("Type of the weights, such as bfloat16.")]
+Overwrite = Annotated[bool, RARE, about("Replace a run with other settings in the folder.")]
 
 MakeLaw = Callable[[np.ndarray, int], "DraftLaw"]
 
@@ -151,22 +115,13 @@ def read_law(text: str, top: int) -> tuple[str, MakeLaw]:
 
 def read_laws(text: str, top: int) -> list[tuple[str, MakeLaw]]:
     """Read ``--law greedy,top-then`` as names and functions of (draft_probs, num_drafts)."""
-    makers: dict[str, Any] = {"independent": independent}
-    if "top" in text.lower():
-        makers["top-then"] = partial(LAWS["top-then"].load(), top=top)
-    return [
-        (entry.class_name, makers.get(entry.name) or entry.load())
-        for entry in _known("law", text, LAWS)
-    ]
-
-
-def read_verifiers(text: str) -> list[Any]:
-    """Read ``--verifier optimal,k-sequential`` as classes."""
-    return [entry.load() for entry in _known("verifier", text, VERIFIERS)]
-
-
-def _known(argument: str, text: str, registry: Mapping[str, Entry]) -> list[Entry]:
-    return [find(argument, name, registry) for name in split(option_of(argument), text)]
+    laws = [find("law", name, LAWS) for name in split("--law", text)]
+    makers: dict[str, Any] = {law.name: law.load() for law in laws}
+    if "independent" in makers:
+        makers["independent"] = independent
+    if "top-then" in makers:
+        makers["top-then"] = partial(makers["top-then"], top=top)
+    return [(law.class_name, makers[law.name]) for law in laws]
 
 
 def counts(option: str, text: str, ranges: bool = True) -> list[int]:
@@ -186,25 +141,6 @@ def counts(option: str, text: str, ranges: bool = True) -> list[int]:
     return sorted(set(values)) if ranges else values
 
 
-def processing(
-    prefix: str,
-    temperature: float | None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    order: str | None = None,
-) -> "Processing":
-    """Make a processing. An error names an option, behind the ``prefix``: ``--target-top-p``."""
-    from otmd.probabilities import Processing
-
-    try:
-        at = 1.0 if temperature is None else temperature
-        return Processing(at, top_k or None, top_p, min_p, order or "transformers")
-    except ValueError as error:
-        argument, _, said = str(error).partition(": ")
-        raise UsageError(f"{option_of(prefix + argument)}: {said}") from error
-
-
 def exact_number(value: Any) -> float:
     """Read a number, or a text such as ``1/3`` or ``0.2``, exact until the last rounding.
 
@@ -216,12 +152,12 @@ def exact_number(value: Any) -> float:
     return float(Fraction(value))
 
 
-def numbers(option: str, text: str, read: Callable[[str], float], example: str) -> list[float]:
+def numbers(option: str, text: str, example: str) -> list[float]:
     """Read comma-separated numbers; an error message shows the ``example``."""
     values = []
     for piece in split(option, text):
         try:
-            values.append(read(piece))
+            values.append(exact_number(piece))
         except (ValueError, ArithmeticError) as error:
             reason = f"got {shortened(piece)!r}, expected numbers such as {example}"
             raise UsageError(f"{option}: {reason}") from error
@@ -236,18 +172,11 @@ def split(option: str, text: str) -> list[str]:
     return pieces
 
 
-def figures(paths: Sequence[Path] | None) -> list[Path]:
-    """The files of ``--figure``, whose endings name known formats."""
-    from otmd.study.style import figure_paths
-
-    return figure_paths(paths or [], "figure")
-
-
 # What errors of the library call an option of another name.
 _OPTION_NAMES = {"sources": "prompts", "layers": "draft", "dtype": "model_dtype"}
 # Endings and names of files that hold data. A page in their place would destroy a data set or a run.
-_DATA = (".parquet", ".safetensors", ".npz", ".npy", ".gguf", ".jsonl")
-_RECORDS = [f"{run}.json" for run in ("collect", "measurement", "plan", "reach", "trees", "demo")]
+_DATA = {".parquet", ".safetensors", ".npz", ".npy", ".gguf", ".jsonl"}
+_DATA |= {f"{run}.json" for run in ("collect", "measurement", "plan", "reach", "trees", "demo")}
 
 
 def option_of(argument: str) -> str:
@@ -260,15 +189,14 @@ def given_options(bound: inspect.BoundArguments) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         positional = bound.signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
-        values = vars(value) if is_dataclass(value) else {name: value}
-        for field, part in values.items():
+        for field, part in (vars(value) if is_dataclass(value) else {name: value}).items():
             if part is not None:
                 given[field.upper() if positional else f"--{field.replace('_', '-')}"] = part
     return given
 
 
 def refuse_overwriting(given: Mapping[str, Any]) -> None:
-    """Raise UsageError if a file to write is one to read, a part of a folder, or another one to write."""
+    """Raise UsageError if a file to write holds data, is one to read, or another one to write."""
     named = [
         (option, path)
         for option, value in given.items()
@@ -278,31 +206,24 @@ def refuse_overwriting(given: Mapping[str, Any]) -> None:
     for index, (option, path) in enumerate(named):
         if not isinstance(path, OutFile) or (path.exists() and not path.is_file()):
             continue
-        if path.suffix in _DATA:
+        if {path.suffix, path.name} & _DATA:
             raise UsageError(
                 f"{option}: got {path}, expected a file of text or a figure, not of data"
             )
         for holder, value in (*named[:index], *named[index + 1 :]):
-            if any(_is_or_holds(piece, path) for piece in _paths(value)):
+            # --prompts a.jsonl,b.txt; --draft ngram:3:corpus.txt
+            pieces = [value] if isinstance(value, Path) else [value, *re.split("[,:]", value)]
+            if any(_is_file(piece, path) for piece in pieces):
                 raise UsageError(
                     f"{option}: got {path}, which {holder} names; expected another file"
                 )
 
 
-def _paths(value: Path | str) -> list[str]:
-    if isinstance(value, Path):
-        return [str(value)]
-    # --prompts a.jsonl,b.txt; --draft ngram:3:corpus.txt
-    return [piece for piece in (value, *re.split("[,:]", value)) if os.path.exists(piece)]
-
-
-def _is_or_holds(named: str, path: Path) -> bool:
-    """Whether it is the same file, also by a link, or a folder whose record the path would replace."""
-    if os.path.isdir(named):
-        return path.name in _RECORDS and path.parent.resolve() == Path(named).resolve()
+def _is_file(named: Path | str, path: Path) -> bool:
+    """Whether it is the same file, also by a link."""
     if os.path.exists(named) and path.exists():
         return path.samefile(named)
-    return path.resolve() == Path(named).resolve()
+    return isinstance(named, Path) and path.resolve() == named.resolve()
 
 
 @contextmanager
@@ -315,20 +236,15 @@ def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def default_folder(dataset: Path, ending: str) -> Path:
-    """The folder for what a command makes of a dataset, unless ``--output`` names one."""
-    return dataset.parent / f"{dataset.stem if dataset.is_file() else dataset.name}-{ending}"
-
-
 @RUN
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Pages:
     """The files that a command writes in addition to what it prints."""
 
-    html: Annotated[OutFile | None, Parameter(help="Write a page that needs no other file.")] = None
-    markdown: Annotated[OutFile | None, Parameter(help="Write all tables.")] = None
-    csv: Annotated[OutFile | None, Parameter(help="Write one table with numbers in full.")] = None
+    html: Annotated[OutFile | None, about("Write a page that needs no other file.")] = None
+    markdown: Annotated[OutFile | None, about("Write all tables.")] = None
+    csv: Annotated[OutFile | None, about("Write one table with numbers in full.")] = None
 
     def write(
         self,
@@ -376,11 +292,16 @@ class Cuts:
 
     def at(self, temperature: float | None) -> "Processing":
         """The processing with these cuts at a temperature."""
-        return processing("", temperature, self.top_k, self.top_p, self.min_p, self.order)
+        from otmd.probabilities import Processing
+
+        at = 1.0 if temperature is None else temperature
+        return Processing(
+            at, self.top_k or None, self.top_p, self.min_p, self.order or "transformers"
+        )
 
     def at_each(self, temperatures: str) -> "list[Processing]":
         """Read ``0.6,1`` as one processing a temperature."""
-        values = numbers("--temperature", temperatures, float, "0.6 or 0.6,1.0")
+        values = numbers("--temperature", temperatures, "0.6 or 0.6,1.0")
         return [self.at(value) for value in dict.fromkeys(values)]
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
-from otmd.cli.options import PositiveInt
+from otmd.cli.options import PositiveInt, about
+from otmd.registry import VERIFIERS
 from otmd.storage.arrays import read_npy, read_npz
 from otmd.storage.files import parse_json
 
@@ -30,28 +31,18 @@ otmd solve problem.npz --law hub"""
 
 
 def solve(
-    target: Annotated[str, o.INPUT],
-    draft: Annotated[str | None, o.INPUT] = None,
+    target: Annotated[str, o.INPUT, about("1/3,0,2/3, .npy, .json; or .npz or .json of both.")],
+    draft: Annotated[
+        str | None, o.INPUT, about("In the same forms; (n, V) if independent.")
+    ] = None,
     *,
     law: o.Law = "with-replacement",
-    num_drafts: PositiveInt | None = None,
+    num_drafts: Annotated[PositiveInt | None, about("2 unless given.")] = None,
     top: o.Top = 1,
     tol: o.Tol = 1e-6,
     json_output: o.Json = False,
 ) -> None:
-    """Print α*, the cut that proves it, and each verifier's rate and gap, the best first.
-
-    Parameters
-    ----------
-    target : str
-        The target's distribution p: numbers or fractions with commas, a .npy file, a .json file
-        with a list; or an .npz or .json file with target_probs and draft_probs.
-    draft : str
-        The draft's distribution q, in the same forms; for independent drafts it may be a file of
-        shape (n, V).
-    num_drafts : int
-        How many tokens are drafted; 2 unless given.
-    """
+    """Print α*, the cut that proves it, and each verifier's rate and gap, the best first."""
     target_probs, draft_probs = read_problem(target, draft)
     if target_probs.ndim != 1:
         raise UsageError(f"TARGET: got shape {target_probs.shape}, expected one distribution (V,)")
@@ -86,7 +77,7 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
 def _load(argument: str, text: str) -> Any:
     """The content of the file that the text names, or the numbers that it lists."""
     if not text.endswith(SUFFIXES):
-        return np.array(o.numbers(argument, text, o.exact_number, "1/3,0,2/3 or 0.2,0.8"))
+        return np.array(o.numbers(argument, text, "1/3,0,2/3 or 0.2,0.8"))
     path = Path(text)
     if not path.is_file():
         raise UsageError(f"{argument}: there is no file {text}")
@@ -121,7 +112,7 @@ def _solved(target_probs: np.ndarray, law: "DraftLaw", tol: float) -> dict[str, 
     best = optimal_acceptance(target_probs, law)
     optimal = float(best.rate)
     rates = {}
-    for name, entry in o.VERIFIERS.items():
+    for name, entry in VERIFIERS.items():
         rule = entry.load()()
         if not entry.coupling and rule.supports(law):
             low, high = (float(b) for b in rule.acceptance_bounds(target_probs, law, tol=tol))
