@@ -10,10 +10,9 @@ from time import perf_counter
 import numpy as np
 
 from otmd.laws.base import RngLike, validate_rng
-from otmd.models.continuations import continuations
-from otmd.models.draft_models import Draft
+from otmd.models.continuations import Reader, continuations, read_trees
+from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing, validate_count
 from otmd.trees import TreeLaw, TreeVerifier
 from otmd.trees.base import Context, Model, Prefix

@@ -15,11 +15,10 @@ from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from otmd.laws import DraftLaw, Stratified, TopK
-from otmd.models.continuations import CachedContinuations, continuations
+from otmd.models.continuations import CachedContinuations, Reader, continuations
 from otmd.models.decoding import Decoder
-from otmd.models.draft_models import Draft
+from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import Reader
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
 from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Model, Prefix

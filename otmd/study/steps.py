@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from otmd.models.tree_reading import Reader, read_trees
+from otmd.models.continuations import Reader, read_trees
 from otmd.trees import InclusionBound, TreeLaw, TreeVerifier
 from otmd.trees.base import Context, DraftTree, Model
 from otmd.trees.random_choices import RandomChoices

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 
 from otmd.laws import Stratified, WithoutReplacement
+from otmd.models.continuations import Reader, read_trees
 from otmd.models.prompts import Prompt, prompt_tokens
-from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing
 from otmd.study.runner import frame, run_study
 from otmd.trees import (

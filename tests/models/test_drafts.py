@@ -3,7 +3,7 @@ import pytest
 
 from models.conftest import make_llama
 from otmd.models import LanguageModel, collect, load_draft
-from otmd.models.draft_models import common_vocabulary
+from otmd.models.drafts import common_vocabulary
 
 
 def test_an_n_gram_model_of_a_file(tiny, tmp_path):

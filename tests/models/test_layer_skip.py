@@ -6,7 +6,7 @@ import torch
 
 from models.conftest import make_llama, make_tokenizer
 from otmd.models import LanguageModel
-from otmd.models.variants import skip_layers
+from otmd.models.drafts import skip_layers
 
 IDS = [3, 14, 15, 9, 2, 6, 5]
 
