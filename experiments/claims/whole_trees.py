@@ -29,10 +29,9 @@ from experiments.texts import after_prompt, load_models
 from otmd import Processing
 from otmd.laws import DraftLaw
 from otmd.models import Draft, LanguageModel
-from otmd.models.continuations import Continuations
+from otmd.models.continuations import Continuations, Reader
 from otmd.models.language_models import sample_token
-from otmd.models.tree_reading import Reader
-from otmd.models.variants import pack_weights
+from otmd.models.packing import pack_weights
 from otmd.probabilities import FloatArray
 from otmd.trees import (
     BlockVerification,

@@ -168,7 +168,7 @@ def decode(
     # This imports torch, so the options are checked first.
     from otmd import models
     from otmd.models.collection import held_out_corpus
-    from otmd.models.draft_models import check_draft
+    from otmd.models.drafts import check_draft
     from otmd.models.progress import progress_bar
     from otmd.models.prompts import prompt_tokens
 
@@ -209,7 +209,7 @@ def _target(
     name: str, device: str | None, dtype: str | None, threads: int | None, progress: bool
 ) -> "LanguageModel":
     from otmd.models import load_target, pack_weights
-    from otmd.models.variants import can_pack
+    from otmd.models.packing import can_pack
 
     if threads is not None:
         import torch

@@ -14,12 +14,12 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from otmd.models.dataset import SHARDS, Dataset, Shard, open_dataset, write_shard
-from otmd.models.draft_models import Draft, check_draft, common_vocabulary, load_draft
+from otmd.models.dataset import SHARDS, Dataset, open_dataset, write_shard
+from otmd.models.drafts import Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -27,7 +27,8 @@ from otmd.models.wheels import HarnessError
 from otmd.probabilities import Processing, validate_count, wrong
 from otmd.storage.store import Store
 
-FORMAT = 2
+# A prompt, its tokens, and those of its answer: none yet if the target is to write it.
+Text = tuple[Prompt, list[int], list[int]]
 
 
 def collect(
@@ -106,9 +107,9 @@ def collect(
         "seed": seed,
         "batch_size": batch_size,
     }
-    for name in ("positions_per_prompt", "max_new_tokens", "batch_size"):
-        validate_count(name, settings[name])
-    validate_count("seed", seed, minimum=0)
+    least = {"positions_per_prompt": 1, "max_new_tokens": 1, "batch_size": 1, "seed": 0}
+    for name in least:
+        validate_count(name, settings[name], minimum=least[name])
     validate_count("workers", workers)
     Processing(temperature)  # refuses a bad temperature
     for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
@@ -126,7 +127,7 @@ def collect(
         corpus = held_out_corpus(draft, target, prompts, progress)
         draft = load_draft(draft, target, corpus, device, model_dtype)
     about = _describe_run(target, draft, prompts) | settings
-    texts = [_tokenised(target, draft, prompt, about) for prompt in prompts]
+    texts = [_tokenised(target, draft, about, prompt) for prompt in prompts]
     batches = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
     about["shards"] = len(batches)
     store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
@@ -169,7 +170,7 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
             )
     texts = json.dumps([asdict(prompt) for prompt in prompts]).encode()
     return {
-        "format": FORMAT,
+        "format": 2,
         "otmd": version("otmd"),
         "target": target.describe(),
         "draft": draft.describe(),
@@ -180,17 +181,9 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
     }
 
 
-class _Text(NamedTuple):
-    """A prompt, its tokens, and the tokens of its answer: none yet if the target is to write it."""
-
-    prompt: Prompt
-    tokens: list[int]
-    answer: list[int]
-
-
 def _tokenised(
-    target: LanguageModel, draft: Draft, prompt: Prompt, settings: dict[str, Any]
-) -> _Text:
+    target: LanguageModel, draft: Draft, settings: dict[str, Any], prompt: Prompt
+) -> Text:
     """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
     longest = min(model.max_length or np.inf for model in (target, draft))
     most = settings["max_new_tokens"]
@@ -212,34 +205,32 @@ def _tokenised(
         answer = target.tokenizer(prompt.answer, add_special_tokens=False).input_ids[:most]
         if not answer:
             raise ValueError(f"prompts: the answer of {prompt.id!r} is empty")
-    return _Text(prompt, tokens, answer)
+    return prompt, tokens, answer
 
 
 def _write_shard(
     target: LanguageModel,
     draft: Draft,
-    store: Store[Shard],
+    store: Store[Any],
     about: dict[str, Any],
-    batches: list[list[_Text]],
+    batches: list[list[Text]],
     number: int,
 ) -> None:
     """Let the target answer a batch where it is to, and store the logits at the chosen positions."""
-    batch = batches[number]
-    answers = [text.answer for text in batch]
-    sampled: list[list[np.ndarray]] = [[] for _ in batch]
+    prompts, befores, answers = zip(*batches[number], strict=True)
+    sampled: list[list[np.ndarray]] = [[] for _ in prompts]
     if about["mode"] == "samples":
-        seeds = [[about["seed"], zlib.crc32(text.prompt.id.encode())] for text in batch]
+        seeds = [[about["seed"], zlib.crc32(prompt.id.encode())] for prompt in prompts]
         answers = target.generate(
-            [text.tokens for text in batch],
+            befores,
             about["max_new_tokens"],
             about["temperature"],
             rngs=[np.random.default_rng(seed) for seed in seeds],
             rows=sampled,
         )
     texts: list[dict[str, Any]] = []
-    target_rows: list[np.ndarray] = []
-    draft_rows: list[np.ndarray] = []
-    for (prompt, before, _), answer, rows in zip(batch, answers, sampled, strict=True):
+    stored: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for prompt, before, answer, rows in zip(prompts, befores, answers, sampled, strict=True):
         tokens = before + answer
         start = len(before)
         # The middles of equal parts of the answer. Position t has the distribution of token t.
@@ -247,14 +238,14 @@ def _write_shard(
         chosen = [start + (2 * i + 1) * len(answer) // (2 * count) for i in range(count)]
         text = {"prompt_id": prompt.id, "domain": prompt.domain, "tokens": tokens}
         texts.append(text | {"start": start, "positions": chosen})
-        for model, stored in ((target, target_rows), (draft, draft_rows)):
-            if stored is target_rows and rows:
+        for side, model in enumerate((target, draft)):
+            if side == 0 and rows:
                 logits = np.stack([rows[t - start] for t in chosen])
             else:
                 logits = model.logits(tokens[:-1], rows=[t - 1 for t in chosen])
             logits = logits[:, : about["vocab_size"]]
-            stored.append(_storable(logits, about["dtype"], model.name, prompt))
-    write_shard(store, number, texts, np.concatenate(target_rows), np.concatenate(draft_rows))
+            stored[side].append(_storable(logits, about["dtype"], model.name, prompt))
+    write_shard(store, number, texts, *map(np.concatenate, stored))
 
 
 @contextmanager

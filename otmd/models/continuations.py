@@ -1,39 +1,115 @@
-"""Next-token distributions after a growing text and after the paths of a draft tree.
+"""Next-token distributions after a growing text and after the paths of a draft tree, read level by level.
 
-A language model computes a whole tree in one call: every token attends to the text and to its own ancestors
-alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
+A language model computes a whole level, or a whole tree, in one call: every token attends to the text and to
+its own ancestors alone (SpecInfer's tree attention). The key-value cache keeps the path that is accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from transformers import DynamicCache
 
-from otmd.models.draft_models import Draft, NGramDraft
-from otmd.models.language_models import LanguageModel, forward_logits
-from otmd.models.ngram import ContextNGram
-from otmd.models.tree_reading import Continuations
-from otmd.trees.base import Prefix
+from otmd.probabilities import FloatArray, Processing
+from otmd.trees.base import DraftTree, Prefix
+
+# A finished study is read without torch.
+if TYPE_CHECKING:
+    from otmd.models.drafts import Draft
+    from otmd.models.language_models import LanguageModel
+
+
+class Continuations(ABC):
+    """A model's next-token distributions after a text, and after prefixes that continue the text."""
+
+    @abstractmethod
+    def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
+        """Logits (V,) of the next token after each prefix; the empty prefix stands for the text itself."""
+
+    @abstractmethod
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+
+    def read(self, prefixes: Sequence[Prefix], /) -> None:  # noqa: B027
+        """Compute the logits after several prefixes, if one call for all is cheaper than one each."""
+
+    def distribution(self, prefix: Prefix, step: Processing, size: int | None = None) -> FloatArray:
+        """Distribution of the next token after a prefix, from its first ``size`` logits."""
+        return step(self.logits([prefix])[0][:size])
+
+
+class Reader:
+    """A model's distributions (V,) after a text and after prefixes that continue it."""
+
+    def __init__(
+        self, text: Continuations, step: Processing, vocab_size: int | None = None
+    ) -> None:
+        self._text = text
+        self._step = step
+        self._vocab_size = vocab_size
+        self._probs: dict[Prefix, FloatArray] = {}
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        """The distribution after a prefix."""
+        if prefix not in self._probs:
+            self._probs[prefix] = self._distribution(prefix)
+        return self._probs[prefix]
+
+    def _distribution(self, prefix: Prefix) -> FloatArray:
+        return self._text.distribution(prefix, self._step, self._vocab_size)
+
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
+        """Read many prefixes in one call of the model, if that is cheaper."""
+        if prefixes:
+            self._text.read(prefixes)
+
+    def extend(self, tokens: Prefix) -> None:
+        """Append tokens to the text."""
+        self._text.extend(tokens)
+        self._probs.clear()
+
+
+def read_trees(
+    trees: Iterable[tuple[DraftTree, Any, Any]],
+    spent: Callable[[str], object] = lambda stage: None,
+) -> None:
+    """Draw trees, each with its target and its draft model after a text, such as a :class:`Reader`.
+
+    The draft models read the trees level by level, then the targets read them in one call. A model that reads
+    several texts together reads a level of all their trees in one call. ``spent`` is told when the stages
+    "draft" and "target" end.
+    """
+    trees = list(trees)
+    growing = [(draft, tree.grow()) for tree, _, draft in trees]
+    while levels := [(draft, nodes) for draft, tree in growing if (nodes := next(tree, None))]:
+        for draft, nodes in levels:
+            draft.read(nodes)
+    prefixes = [tree.prefixes() for tree, _, _ in trees]
+    spent("draft")
+    for (_, target, _), nodes in zip(trees, prefixes, strict=True):
+        target.read(nodes)
+    spent("target")
 
 
 def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     """A model's continuations of a text: from a cache, from counts, or computed anew each time."""
+    from otmd.models.drafts import NGramDraft
+    from otmd.models.language_models import LanguageModel
+
     if isinstance(model, LanguageModel):
         return CachedContinuations(model, tokens)
     if isinstance(model, NGramDraft):
-        counted = ContextNGram(model.model, model.context)
-        counted.extend(tokens)
-        return counted
+        return model.after(tokens)
     return Recomputed(model, tokens)
 
 
 def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations]:
     """A model's continuations of several texts; a language model reads all of them in one call."""
+    from otmd.models.language_models import LanguageModel
+
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
     together = CachedContinuations(model, ())
@@ -79,6 +155,8 @@ class CachedContinuations(Continuations):
     """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
 
     def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+        from transformers import DynamicCache
+
         self.model = model
         self.text = list(tokens)
         # Prefixes that the next call reads as well.
@@ -99,18 +177,20 @@ class CachedContinuations(Continuations):
         self.noted.clear()
         return [self._logits[prefix] for prefix in prefixes]
 
-    @torch.inference_mode()
     def extend(self, tokens: Sequence[int]) -> None:
         # The last token is left out, so that the next call computes the logits after it.
         paths = (tuple(tokens[: i + 1]) for i in range(len(tokens) - 1))
         kept = [self._slots[path][-1] for path in takewhile(self._slots.__contains__, paths)]
         if self._slots:
+            import torch
+
             # The accepted path's entries move up to the text's, and all others behind them are dropped.
             end = self._held + len(kept)
-            for layer in self._cache.layers:
-                for stored in (layer.keys, layer.values):
-                    stored[:, :, self._held : end] = stored[:, :, kept]
-                layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
+            with torch.inference_mode():
+                for layer in self._cache.layers:
+                    for stored in (layer.keys, layer.values):
+                        stored[:, :, self._held : end] = stored[:, :, kept]
+                    layer.keys, layer.values = layer.keys[:, :, :end], layer.values[:, :, :end]
         self._held += len(kept)
         self._size = self._held
         self.text += tokens
@@ -119,6 +199,10 @@ class CachedContinuations(Continuations):
 
     def _compute(self, missing: set[Prefix]) -> None:
         """Compute the logits after the missing prefixes, in one call that also reads their ancestors."""
+        import torch
+
+        from otmd.models.language_models import forward_logits
+
         nodes = missing - {()}
         for prefix in missing:
             while (prefix := prefix[:-1]) and prefix not in self._slots and prefix not in nodes:
@@ -133,27 +217,22 @@ class CachedContinuations(Continuations):
         # After the text has grown, the logits after it are computed whether asked for or not.
         rows = {(): len(pending) - 1} if pending else {}
         rows |= {prefix: i for i, prefix in enumerate(ordered, len(pending)) if prefix in missing}
-        device = self.model.model.device
+        # The mask (1, 1, T, size + T) is added to the scores of the T new tokens. A token of the text sees
+        # the text up to itself. A node sees all of the text, its ancestors, itself.
+        seen = torch.ones((len(indices), size + len(indices)), dtype=torch.bool).tril(self._held)
+        seen[:, len(self.text) :] = False
+        for i, prefix in enumerate(ordered, len(pending)):
+            seen[i, list(self._slots[prefix])] = True
+        device, dtype = self.model.model.device, self.model.model.dtype
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
         output = forward_logits(
             self.model.model,
             torch.tensor([*rows.values()], device=device),
             position_ids=torch.tensor([indices], device=device),
             input_ids=torch.tensor([[*pending, *(p[-1] for p in ordered)]], device=device),
-            attention_mask=self._mask(size, len(pending), ordered),
+            attention_mask=mask[None, None].to(device),
             cache=self._cache,
         )
         self._logits |= dict(zip(rows, output[0, :, : self.model.token_count], strict=True))
         self._held = len(self.text)
         self._size += len(indices)
-
-    def _mask(self, size: int, pending: int, nodes: list[Prefix]) -> Any:
-        """Attention mask of the T new tokens, to be added to their scores: (1, 1, T, size + T)."""
-        count = pending + len(nodes)
-        # A token of the text sees the text up to itself. A node sees the whole text, its ancestors, itself.
-        seen = torch.ones((count, size + count), dtype=torch.bool).tril(self._held)
-        seen[:, self._held + pending :] = False
-        for i, prefix in enumerate(nodes):
-            seen[pending + i, list(self._slots[prefix])] = True
-        dtype = self.model.model.dtype
-        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
-        return mask[None, None].to(self.model.model.device)

@@ -13,18 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from otmd.probabilities import wrong
-from otmd.storage.arrays import StoredArray, read_npz, read_safetensors
+from otmd.storage.arrays import BFLOAT16, as_numbers, read_npz, read_safetensors
 from otmd.storage.files import DatasetError, one_line, parse_json, sha256_of, shortened
 from otmd.storage.files import FolderLockedError as FolderLockedError
 from otmd.storage.store import Layout, Store
 
 RECORD = "collect.json"
+# The arrays (N, V) of the target and the draft.
+Pair = tuple[NDArray[Any], NDArray[Any]]
 _DUMPED = ("target_logits", "draft_logits", "target_probs", "draft_probs", "prompt_id")
 
 
@@ -69,15 +71,15 @@ class Dataset:
     kind: str
     metadata: dict[str, Any]
     positions: list[Position]
-    # The arrays of the target and the draft, in each file; and the SHA-256 of each.
-    _files: Sequence[tuple[StoredArray, StoredArray]]
+    # The arrays of each file, and its SHA-256.
+    _files: Sequence[Pair]
     _hashes: Sequence[str] = ()
     texts: Sequence[dict[str, Any]] = ()
 
     @property
     def vocab_size(self) -> int:
         """V."""
-        return self._files[0][0].raw.shape[1]
+        return self._files[0][0].shape[1]
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -104,12 +106,12 @@ class Dataset:
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if rows.size and not (rows.min() >= 0 and rows.max() < len(self)):
             raise wrong("indices", rows.tolist(), f"integers in [0, {len(self)})")
-        starts = np.cumsum([0, *(len(target.raw) for target, _ in self._files)])
+        starts = np.cumsum([0, *(len(target) for target, _ in self._files)])
         files = np.searchsorted(starts, rows, side="right") - 1
         located = list(zip(files, rows - starts[files], strict=True))
         read = []
         for side, name in enumerate(("target", "draft")):
-            listed = [self._files[file][side].rows(row) for file, row in located]
+            listed = [as_numbers(self._files[file][side][row]) for file, row in located]
             numbers = np.array(listed).reshape(-1, self.vocab_size)
             if (bad := ~(numbers < np.inf)).any():
                 row, token = np.argwhere(bad)[0]
@@ -181,25 +183,17 @@ def _open_folder(folder: Path, verify: bool) -> Dataset:
     if numbers != [*range(count)]:
         raise DatasetError(f"{folder} holds {len(numbers)} shards, expected the {count} of its run")
     shards = [read_shard(store.path(name), verify) for name in names]
-    if len({shard.arrays[0].raw.shape[1] for shard in shards}) > 1:
+    if len({target.shape[1] for _, (target, _) in shards}) > 1:
         raise DatasetError(f"{folder} has shards of several vocabularies; call collect anew")
-    rows = [row for shard in shards for row in shard.rows]
+    texts = [text for listed, _ in shards for text in listed]
+    rows = [(x["prompt_id"], x["domain"], at) for x in texts for at in x["positions"]]
     positions = [Position(index, *row) for index, row in enumerate(rows)]
-    texts = [text for shard in shards for text in shard.texts]
-    files, hashes = [shard.arrays for shard in shards], [name[7:] for name in names]
-    return Dataset(folder, "logits", metadata, positions, files, hashes, texts)
-
-
-class Shard(NamedTuple):
-    """A shard: its texts, the prompt, domain and position of each row, and the arrays of both models."""
-
-    texts: list[dict[str, Any]]
-    rows: list[tuple[str, str, int]]
-    arrays: tuple[StoredArray, StoredArray]
+    files = [pair for _, pair in shards]
+    return Dataset(folder, "logits", metadata, positions, files, [x[7:] for x in names], texts)
 
 
 def write_shard(
-    store: Store[Shard],
+    store: Store[Any],
     number: int,
     texts: list[dict[str, Any]],
     target_logits: np.ndarray,
@@ -218,56 +212,51 @@ def write_shard(
     return store.path(name)
 
 
-def read_shard(path: Path, verify: bool = True) -> Shard:
-    """Open a shard; DatasetError if it is torn; with ``verify``, its content must be that of its name."""
+def read_shard(path: Path, verify: bool = True) -> tuple[list[dict[str, Any]], Pair]:
+    """Texts and arrays of a shard; DatasetError if it is torn or, with ``verify``, does not fit its name."""
     if verify and path.stem[7:] != sha256_of(path):
         again = "call collect again to make it anew"
         raise DatasetError(f"the shard {path} is torn or was altered; {again}")
     arrays, metadata = read_safetensors(path)
     try:
         texts = parse_json(metadata["otmd"])
-        rows = [(x["prompt_id"], x["domain"], t) for x in texts for t in x["positions"]]
+        rows = [(x["prompt_id"], x["domain"], at) for x in texts for at in x["positions"]]
         if not all([*map(type, row)] == [str, str, int] for row in rows):
             raise TypeError("prompt_id, domain and position must be texts and a whole number")
-        kind, pair = _checked_arrays(arrays)
-        if kind != "logits" or len(pair[0].raw) != len(rows):
-            raise ValueError(f"it has {len(pair[0].raw)} {kind} for {len(rows)} positions")
+        kind, pair = _checked_pair(arrays)
+        if kind != "logits" or len(pair[0]) != len(rows):
+            raise ValueError(f"it has {len(pair[0])} {kind} for {len(rows)} positions")
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"{path} is no shard of otmd ({one_line(error)})") from error
-    return Shard(texts, rows, pair)
+    return texts, pair
 
 
 SHARDS = Layout(read_shard, ".safetensors", r"\d{6}-[0-9a-f]{64}", RECORD, argument="folder")
 
 
 def _open_dump(path: Path) -> Dataset:
-    if path.suffix == ".npz":
-        arrays = {name: StoredArray(array) for name, array in read_npz(path).items()}
-        texts: dict[str, str] = {}
-    elif path.suffix == ".safetensors":
-        arrays, texts = read_safetensors(path)
-    else:
+    if path.suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{path}: dumps are read from .npz or .safetensors files")
+    arrays, texts = (read_npz(path), {}) if path.suffix == ".npz" else read_safetensors(path)
     try:
         # Other programs keep texts of their own with the arrays, but a prompt_id there would go unread.
         if unread := sorted(arrays.keys() - set(_DUMPED)) + sorted(texts.keys() & set(_DUMPED)):
             raise wrong("array", shortened(unread[0]), f"arrays named {', '.join(_DUMPED)}")
-        kind, (target, draft) = _checked_arrays(arrays)
-        count = len(target.raw)
-        prompts = arrays["prompt_id"].raw if "prompt_id" in arrays else np.arange(count)
+        kind, pair = _checked_pair(arrays)
+        count = len(pair[0])
+        prompts = as_numbers(arrays.get("prompt_id", np.arange(count)))
         if prompts.shape != (count,):
             raise wrong("prompt_id", f"shape {prompts.shape}", f"({count},), an entry for each row")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     positions = [Position(i, str(name), "dump", i) for i, name in enumerate(prompts.tolist())]
-    metadata = {"source": path.name, "dtype": {"target": target.dtype, "draft": draft.dtype}}
-    return Dataset(path, kind, metadata, positions, [(target, draft)])
+    dtypes = ["bfloat16" if array.dtype == BFLOAT16 else str(array.dtype) for array in pair]
+    metadata = {"source": path.name, "dtype": dict(zip(("target", "draft"), dtypes, strict=True))}
+    return Dataset(path, kind, metadata, positions, [pair])
 
 
-def _checked_arrays(
-    arrays: Mapping[str, StoredArray],
-) -> tuple[str, tuple[StoredArray, StoredArray]]:
-    """``"logits"`` or ``"probs"``, and the arrays (N, V) of both models; ValueError for others."""
+def _checked_pair(arrays: Mapping[str, np.ndarray]) -> tuple[str, Pair]:
+    """``"logits"`` or ``"probs"``, and the arrays of both models; ValueError for others."""
     given = {name for name in arrays if name.endswith(("_logits", "_probs"))}
     kinds = [k for k in ("logits", "probs") if given == {f"target_{k}", f"draft_{k}"}]
     if len(kinds) != 1:
@@ -278,11 +267,11 @@ def _checked_arrays(
     names = [f"target_{kinds[0]}", f"draft_{kinds[0]}"]
     target, draft = (arrays[name] for name in names)
     for name, array in zip(names, (target, draft), strict=True):
-        if array.raw.ndim != 2 or 0 in array.raw.shape:
-            raise wrong(name, f"shape {array.raw.shape}", "(N, V)")
-        if array.raw.dtype.kind != "f" and not array.bfloat16:
+        if array.ndim != 2 or 0 in array.shape:
+            raise wrong(name, f"shape {array.shape}", "(N, V)")
+        if array.dtype.kind != "f" and array.dtype != BFLOAT16:
             raise wrong(name, array.dtype, "a floating type")
-    if target.raw.shape != draft.raw.shape:
-        shapes = f"shapes {target.raw.shape} and {draft.raw.shape}"
+    if target.shape != draft.shape:
+        shapes = f"shapes {target.shape} and {draft.shape}"
         raise wrong(" and ".join(names), shapes, "the same")
     return kinds[0], (target, draft)

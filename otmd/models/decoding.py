@@ -10,10 +10,9 @@ from time import perf_counter
 import numpy as np
 
 from otmd.laws.base import RngLike, validate_rng
-from otmd.models.continuations import continuations
-from otmd.models.draft_models import Draft
+from otmd.models.continuations import Reader, continuations, read_trees
+from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import Reader, read_trees
 from otmd.probabilities import Processing, validate_count
 from otmd.trees import TreeLaw, TreeVerifier
 from otmd.trees.base import Context, Model, Prefix
@@ -68,64 +67,54 @@ class Speculation:
     processing: Processing | None = None
 
 
-class Decoder:
-    """Both models at the end of a text that they write, with counters and times.
+def decoding_steps(
+    target: Reader,
+    draft: tuple[Reader, Callable[[Model], TreeLaw], TreeVerifier] | None,
+    rng: np.random.Generator,
+    decoded: Decoded,
+    keep: Callable[[Prefix], int],
+) -> Iterator[Prefix]:
+    """Let models write on from the end of a text without end: yield the tokens of each call of the target.
 
-    ``draft`` is the draft model, the law of its trees and their rule; without it the target writes alone.
+    ``draft`` is the draft model, the law of its trees and their rule; without it the target writes alone. Of
+    what a step emits, the first ``keep(emitted)`` tokens are appended to the text. ``decoded`` counts.
     """
+    choices = Sampled(rng)
+    since = perf_counter()
 
-    def __init__(
-        self,
-        target: Reader,
-        draft: tuple[Reader, Callable[[Model], TreeLaw], TreeVerifier] | None,
-        rng: np.random.Generator,
-    ) -> None:
-        self.decoded = Decoded()
-        self._target = target
-        self._draft = draft
-        self._choices = Sampled(rng)
-        self._since = perf_counter()
+    def spent(stage: str) -> None:
+        nonlocal since
+        now = perf_counter()
+        decoded.seconds[stage] += now - since
+        since = now
 
-    def read_text(self) -> None:
-        """Let both models read the text, so that no step has to."""
-        for reader in (self._target, *(self._draft or ())[:1]):
-            reader.read([()])
-        self._spent("prompt")
-
-    def step(self, keep: Callable[[Prefix], int]) -> Prefix:
-        """Make one call of the target, and append the first ``keep(emitted)`` tokens of what it emits."""
-        if self._draft is None:
-            self._target.read([()])
-            self._spent("target")
-            emitted: Prefix = (self._choices.token(self._target(())),)
-            drafted = 0
+    while True:
+        drafted = 0
+        if draft is None:
+            target.read([()])
+            spent("target")
+            emitted: Prefix = (choices.token(target(())),)
         else:
-            reader, law_of, rule = self._draft
+            reader, law_of, rule = draft
             law = law_of(reader)
-            context = Context(self._target, law)
-            tree = law.draft_tree(context, self._choices)
-            read_trees([(tree, self._target, reader)], self._spent)
-            emitted = rule.emit(context, tree, self._choices)
+            context = Context(target, law)
+            tree = law.draft_tree(context, choices)
+            read_trees([(tree, target, reader)], spent)
+            emitted = rule.emit(context, tree, choices)
             drafted = len(tree.prefixes()) - 1
             for depth in range(1, len(emitted) + 1):
                 if tree.node(emitted[: depth - 1]) is not None:
-                    self.decoded.reached[depth] += 1
-                    self.decoded.kept[depth] += depth < len(emitted)
-        self._spent("verification")
+                    decoded.reached[depth] += 1
+                    decoded.kept[depth] += depth < len(emitted)
+        spent("verification")
         kept = emitted[: keep(emitted)]
-        self._target.extend(kept)
-        if self._draft is not None:
-            self._draft[0].extend(kept)
-        self._spent("rest")
-        self.decoded.tokens += kept
-        self.decoded.steps.append((len(kept), drafted))
-        return kept
-
-    def _spent(self, stage: str) -> None:
-        """Add the time since the last stage ended to a stage."""
-        now = perf_counter()
-        self.decoded.seconds[stage] += now - self._since
-        self._since = now
+        target.extend(kept)
+        if draft is not None:
+            draft[0].extend(kept)
+        spent("rest")
+        decoded.tokens += kept
+        decoded.steps.append((len(kept), drafted))
+        yield kept
 
 
 def decode(
@@ -166,24 +155,28 @@ def decode(
     if len(prompt) == 0:
         raise ValueError("prompt: got no tokens, expected at least one")
     left = validate_count("max_new_tokens", max_new_tokens, minimum=1)
+    decoded = Decoded()
+    begun = perf_counter()
+    # Both models read the prompt, so that no step has to.
+    reading = Reader(continuations(target, prompt), processing)
+    reading.read([()])
     draft = None
     if speculation is not None:
         after = continuations(speculation.draft, prompt)
         reader = Reader(after, speculation.processing or processing)
+        reader.read([()])
         draft = (reader, speculation.law, speculation.rule)
-    reading = Reader(continuations(target, prompt), processing)
-    decoder = Decoder(reading, draft, validate_rng(rng))
-    decoder.read_text()
+    decoded.seconds["prompt"] = perf_counter() - begun
     stops = target.stop_tokens
-    tokens = decoder.decoded.tokens
 
     def keep(emitted: Prefix) -> int:
         ends = [i + 1 for i, token in enumerate(emitted) if token in stops]
-        return min([left - len(tokens), *ends])
+        return min([left - len(decoded.tokens), *ends])
 
-    while len(tokens) < left and not stops & {*tokens[-1:]}:
-        decoder.step(keep)
-    return decoder.decoded
+    for kept in decoding_steps(reading, draft, validate_rng(rng), decoded, keep):
+        if kept[-1] in stops or len(decoded.tokens) == left:
+            break
+    return decoded
 
 
 def decode_in_turn(

@@ -15,11 +15,10 @@ from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from otmd.laws import DraftLaw, Stratified, TopK
-from otmd.models.continuations import CachedContinuations, continuations
-from otmd.models.decoding import Decoder
-from otmd.models.draft_models import Draft
+from otmd.models.continuations import CachedContinuations, Reader, continuations
+from otmd.models.decoding import Decoded, decoding_steps
+from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
-from otmd.models.tree_reading import Reader
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
 from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Model, Prefix
@@ -142,7 +141,7 @@ def generate(
 
     # So torch.manual_seed fixes the text.
     rng = np.random.default_rng(int(torch.randint(2**62, ())))
-    decoder = Decoder(target, (reader, law_of, LayerVerification()), rng)
+    decoded = Decoded()
     with_dict = generation_config.return_dict_in_generate
     outputs: dict[str, tuple[torch.Tensor, ...]] = {
         name: ()
@@ -164,16 +163,18 @@ def generate(
 
     if token_streamer is not None:
         token_streamer.put(input_ids.cpu())
-    while not finished:
-        kept = decoder.step(keep)
+    trees = (reader, law_of, LayerVerification())
+    for kept in decoding_steps(target, trees, rng, decoded, keep):
         if token_streamer is not None:
             token_streamer.put(torch.tensor([kept]))
+        if finished:
+            break
     if token_streamer is not None:
         token_streamer.end()
     if not with_dict:
         return target.ids
     ids: Any = target.ids
-    return TreeOutput(sequences=ids, steps=tuple(decoder.decoded.steps), **cast(Any, outputs))
+    return TreeOutput(sequences=ids, steps=tuple(decoded.steps), **cast(Any, outputs))
 
 
 class _Scores(Reader):

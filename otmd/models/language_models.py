@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import io
 import json
 import os
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -207,6 +208,12 @@ def sample_token(logits: np.ndarray, temperature: float, rng: np.random.Generato
     return int(draw_tokens(np.exp(scaled - scaled.max()), rng, 1)[0])
 
 
+def structural_copy(model: Any) -> Any:
+    """Copy a model's modules, which share its weights."""
+    # The memo of a deep copy already holds the tensors.
+    return copy.deepcopy(model, {id(t): t for t in chain(model.parameters(), model.buffers())})
+
+
 def load_target(
     name: str = "default",
     device: str | None = None,
@@ -256,23 +263,16 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     local = name == "default" or name.endswith(".gguf") or Path(name).is_dir()
     if local and revision is not None:
         raise wrong("revision", f"{revision!r} for {name!r}", "none: it is for names on the hub")
-    source = name
-    identity = ""
+    source, identity = _on_disk(name, progress) if local else (name, "")
     options: dict[str, Any] = {**_AS_DATA}
-    if Path(name).is_dir():
-        identity = f"sha256:{_weights_hash(Path(name))}"
-    elif local:
-        gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
-        if not gguf.is_file():
-            raise ValueError(f"there is no GGUF file {name!r}")
-        # Converted once: later loads take a fraction of a second.
-        folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
-        source = str(folder)
-        identity = f"sha256:{folder.name}"
     try:
         with _quiet_transformers():
             if not local:
-                options["revision"] = _commit_of(name, revision or "main")
+                # A branch moves. So the commit that it stands for now is loaded and recorded.
+                path = hub.cached_file(name, "config.json", revision=revision or "main")
+                options["revision"] = hub.extract_commit_hash(path, None)
+                if options["revision"] is None:
+                    raise ValueError(f"cannot tell its commit from its path {path}")
                 identity = f"commit:{options['revision']}"
             tokenizer = AutoTokenizer.from_pretrained(source, **options)
             config = AutoConfig.from_pretrained(source, **options)
@@ -290,21 +290,21 @@ def _find(name: str, dtype: str, revision: str | None, progress: bool) -> tuple[
     return model, tokenizer, identity
 
 
-def _commit_of(name: str, revision: str) -> str:
-    # A branch moves. So the commit that it stands for now is loaded and recorded.
-    path = hub.cached_file(name, "config.json", revision=revision)
-    match = re.search("/snapshots/([0-9a-f]+)/", Path(str(path)).as_posix())
-    if match is None:
-        raise ValueError(f"cannot tell its commit from its path {path}")
-    return match[1]
-
-
-def _weights_hash(folder: Path) -> str:
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder}: no weights in this folder, expected .safetensors files")
-    hashes = "".join(map(sha256_of, files))
-    return hashes if len(files) == 1 else hashlib.sha256(hashes.encode()).hexdigest()
+def _on_disk(name: str, progress: bool) -> tuple[str, str]:
+    """The folder of a local model, into which a GGUF file is converted, and the hash of its weights."""
+    if Path(name).is_dir():
+        weights = sorted(Path(name).glob("*.safetensors"))
+        if not weights:
+            raise ValueError(f"{name}: no weights in this folder, expected .safetensors files")
+        hashes = "".join(map(sha256_of, weights))
+        several = len(weights) > 1
+        return name, f"sha256:{hashlib.sha256(hashes.encode()).hexdigest() if several else hashes}"
+    gguf = fetch(DEFAULT_MODEL, progress) if name == "default" else Path(name)
+    if not gguf.is_file():
+        raise ValueError(f"there is no GGUF file {name!r}")
+    # Converted once: later loads take a fraction of a second.
+    folder = cached("models", sha256_of(gguf), lambda fresh: _convert(gguf, fresh, progress))
+    return str(folder), f"sha256:{folder.name}"
 
 
 def _convert(path: Path, folder: Path, progress: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from otmd.models.tree_reading import Continuations
+from otmd.models.continuations import Continuations
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong
 
 # The shortest and longest contexts that ContextNGram counts. Single tokens recur without meaning: the fitted

@@ -4,7 +4,6 @@ import math
 import tokenize
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -16,11 +15,13 @@ MOST_UNPACKED = 1 << 30
 """Bytes by which the unpacked arrays of a file may exceed it: a small crafted file can claim any size."""
 _MOST_ARRAYS = 1000
 _KINDS = "biufUS"
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""The type of arrays of bfloat16, which NumPy lacks: its 16 bits as a named field."""
 # Errors of zipfile (the last two for an unknown compression and a missing password), and of numpy's headers.
 _TORN = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 _NO_ARRAY = (*_TORN, ValueError, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
-_DTYPES = {"BF16": "<u2", "U8": "u1"} | {
-    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FI" for size in (2, 4, 8)
+_DTYPES = {"BF16": BFLOAT16, "U8": np.dtype("u1")} | {
+    f"{kind}{8 * size}": np.dtype(f"<{kind.lower()}{size}") for kind in "FI" for size in (2, 4, 8)
 }
 
 
@@ -66,30 +67,17 @@ def _read_array(name: str, stream: IO[bytes]) -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True, eq=False)
-class StoredArray:
-    """An array on disk. ``raw`` is memory-mapped; it has the 16 bits of a bfloat16, which NumPy lacks."""
-
-    raw: np.ndarray
-    bfloat16: bool = False
-
-    @property
-    def dtype(self) -> str:
-        """Name of the type as stored."""
-        return "bfloat16" if self.bfloat16 else str(self.raw.dtype)
-
-    def rows(self, indices: np.ndarray | int) -> np.ndarray:
-        """Read these rows; bfloat16 comes as the float32 of equal value."""
-        rows = np.asarray(self.raw[indices])
-        if not self.bfloat16:
-            return rows
-        return (rows.astype(np.uint32) << 16).view(np.float32)
+def as_numbers(rows: np.ndarray) -> np.ndarray:
+    """The same rows, but float32 of equal values for :data:`BFLOAT16`."""
+    if rows.dtype != BFLOAT16:
+        return rows
+    return (rows["bfloat16"].astype(np.uint32) << 16).view(np.float32)
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]]:
+def read_safetensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Map every array of a safetensors file, and read its text metadata; errors as for :func:`read_npz`.
 
-    The safetensors library checks the header. Its reader for NumPy lacks bfloat16 and copies whole arrays.
+    The safetensors library checks the header. Its reader for NumPy lacks bfloat16 and copies all of an array.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -114,8 +102,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, StoredArray], dict[str, str]
                 f"{path}: {shortened(name)}: got type {shortened(kind)} with {len(shape)} axes, expected one "
                 f"of {', '.join(_DTYPES)} with at most 4, none too long"
             )
-        end = start + np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
-        raw = content[start:end].view(_DTYPES[kind]).reshape(shape)
-        arrays[name] = StoredArray(raw, kind == "BF16")
+        end = start + _DTYPES[kind].itemsize * math.prod(shape)
+        arrays[name] = content[start:end].view(_DTYPES[kind]).reshape(shape)
         start = end
     return arrays, metadata

@@ -4,8 +4,7 @@ Pyarrow is trusted with damaged files, but not with the sizes they claim: a smal
 """
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,40 +62,6 @@ def read_parquet(path: Path) -> "pl.DataFrame":
 def read_columns(path: Path, texts: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Read columns of numbers, and of texts those named; ValueError if the file is torn, or too large."""
     import pyarrow as pa
-
-    with _opened(path, texts) as stored:
-        schema, metadata = stored.schema_arrow, stored.metadata
-        refuse_repeated(schema.names, path)
-        groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
-        num_rows = sum(group.num_rows for group in groups)
-        unpacked = sum(group.total_byte_size for group in groups)
-        most = 2 * path.stat().st_size + MOST_UNPACKED
-        # At a negative number of rows pyarrow ends the process.
-        crafted = any(x.num_rows < 0 or x.num_columns != metadata.num_columns for x in groups)
-        if crafted or num_rows * len(schema) > _MOST_CELLS or unpacked > most:
-            raise ValueError(
-                f"{path}: got {num_rows} rows of {len(schema)} columns that unpack to {unpacked} bytes, "
-                f"expected at most {_MOST_CELLS} values in {most} bytes"
-            )
-        text = pa.dictionary(pa.int32(), pa.string())
-        for field in schema:
-            is_text = field.name in texts and field.type == text
-            if not (is_text or pa.types.is_primitive(field.type)):
-                kind = shortened(field.type)
-                raise ValueError(f"{path}: {shortened(field.name)}: got {kind}, expected numbers")
-        table = stored.read(use_threads=False)
-        if any(column.null_count for column in table.columns):
-            raise ValueError(f"{path}: got rows without a value")
-        return {name: table[name].to_numpy() for name in schema.names}
-
-
-@contextmanager
-def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
-    """Open a file; ValueError if it is torn, or its footer is too long.
-
-    Columns of texts are read as dictionaries, since each row may repeat a long text.
-    """
-    import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     # Opened here, since pyarrow takes no path that is no UTF-8.
@@ -113,14 +78,43 @@ def _opened(path: Path, texts: Sequence[str] = ()) -> Iterator["ParquetFile"]:
             with ParquetFile(
                 stream,
                 pre_buffer=False,
-                read_dictionary=[*texts],
+                read_dictionary=[*texts],  # each row may repeat a long text
                 page_checksum_verification=True,
                 thrift_string_size_limit=_LONGEST_FOOTER,
                 thrift_container_size_limit=_MOST_ENTRIES,
             ) as stored:
-                yield stored
+                _check_sizes(path, size, stored)
+                text = pa.dictionary(pa.int32(), pa.string())
+                for field in stored.schema_arrow:
+                    is_text = field.name in texts and field.type == text
+                    if not (is_text or pa.types.is_primitive(field.type)):
+                        kind = shortened(field.type)
+                        raise ValueError(
+                            f"{path}: {shortened(field.name)}: got {kind}, expected numbers"
+                        )
+                table = stored.read(use_threads=False)
+                if any(column.null_count for column in table.columns):
+                    raise ValueError(f"{path}: got rows without a value")
+                return {name: table[name].to_numpy() for name in table.column_names}
         except KeyError as error:
             raise ValueError(f"{path}: got no texts named {', '.join(texts)}") from error
         except (pa.ArrowException, OSError, UnicodeError) as error:
             reason = one_line(error)
             raise ValueError(f"{path}: cut short, or no Parquet file ({reason})") from error
+
+
+def _check_sizes(path: Path, size: int, stored: "ParquetFile") -> None:
+    """Raise ValueError for a file that claims too much, or has a column twice."""
+    schema, metadata = stored.schema_arrow, stored.metadata
+    refuse_repeated(schema.names, path)
+    groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+    num_rows = sum(group.num_rows for group in groups)
+    unpacked = sum(group.total_byte_size for group in groups)
+    most = 2 * size + MOST_UNPACKED
+    # At a negative number of rows pyarrow ends the process.
+    crafted = any(x.num_rows < 0 or x.num_columns != metadata.num_columns for x in groups)
+    if crafted or num_rows * len(schema) > _MOST_CELLS or unpacked > most:
+        raise ValueError(
+            f"{path}: got {num_rows} rows of {len(schema)} columns that unpack to {unpacked} bytes, "
+            f"expected at most {_MOST_CELLS} values in {most} bytes"
+        )

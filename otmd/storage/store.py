@@ -93,10 +93,9 @@ class Store(Generic[Part]):
 
     def names(self) -> list[str]:
         """Names of the parts, sorted. The files are not read, so some may be torn."""
-        suffix, pattern = self.layout.suffix, self.layout.pattern
-        files_there = [path.name for path in self.parts.iterdir()] if self.parts.is_dir() else []
-        names = [name.removesuffix(suffix) for name in files_there if name.endswith(suffix)]
-        return sorted(name for name in names if re.fullmatch(pattern, name))
+        suffix = self.layout.suffix
+        names = [path.name.removesuffix(suffix) for path in self.parts.glob(f"*{suffix}")]
+        return sorted(name for name in names if re.fullmatch(self.layout.pattern, name))
 
     def path(self, name: str) -> Path:
         """Return the file of a part."""
@@ -166,35 +165,29 @@ class Store(Generic[Part]):
             )
         # Settings of a run that stored nothing yet do not matter.
         differing = _differences(stored, self._description) if self._begun() else []
-        shown = differing[:_MOST_DIFFERENCES]
-        if len(differing) > len(shown):
-            shown.append(f"and {len(differing) - len(shown)} more")
-        return f"was begun with other settings ({'; '.join(shown)})" if shown else ""
+        shown = "; ".join(differing[:_MOST_DIFFERENCES])
+        more = len(differing) - _MOST_DIFFERENCES
+        if more > 0:
+            shown += f"; and {more} more"
+        return f"was begun with other settings ({shown})" if shown else ""
 
 
-def _differences(stored: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    """The settings that differ, in words: ``"temperature: stored 1.0, asked 0.6"``."""
-    before = _flat(stored)
-    now = _flat(asked)
-    differing = []
-    for name in {**before, **now}:
-        old, new = before.get(name, "nothing"), now.get(name, "nothing")
-        if old != new:
-            if isinstance(old, list) and isinstance(new, list):
-                old, new = _without(old, new), _without(new, old)
-            texts = [files.shortened(text, _LONGEST_VALUE) for text in (name, old, new)]
-            differing.append("{}: stored {}, asked {}".format(*texts))
-    return differing
-
-
-def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Name each value of nested settings by its path, as in ``target.name``."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        is_nested = isinstance(value, dict) and value
-        flat |= _flat(value, f"{prefix}{name}.") if is_nested else {f"{prefix}{name}": value}
-    return flat
-
-
-def _without(values: list[Any], others: list[Any]) -> str:
-    return ", ".join(str(value) for value in values if value not in others) or "nothing more"
+def _differences(stored: Any, asked: Any, name: str = "") -> list[str]:
+    """The settings that differ, each by its path: ``"target.name: stored a, asked b"``; {} is nothing."""
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        differing = []
+        for key in {**stored, **asked}:
+            path = f"{name}.{key}" if name else key
+            differing += _differences(stored.get(key, {}), asked.get(key, {}), path)
+        return differing
+    if stored == asked:
+        return []
+    if isinstance(stored, list) and isinstance(asked, list):
+        sides = [(stored, asked), (asked, stored)]
+        stored, asked = (
+            ", ".join(str(value) for value in values if value not in others) or "nothing more"
+            for values, others in sides
+        )
+    said = ("nothing" if value == {} else value for value in (stored, asked))
+    texts = [files.shortened(text, _LONGEST_VALUE) for text in (name, *said)]
+    return ["{}: stored {}, asked {}".format(*texts)]

@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 
 from otmd.laws import Stratified
+from otmd.models.continuations import Reader
 from otmd.models.prompts import Prompt, prompt_tokens
-from otmd.models.tree_reading import Reader
 from otmd.probabilities import Processing
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from otmd.models.tree_reading import Reader, read_trees
+from otmd.models.continuations import Reader, read_trees
 from otmd.trees import InclusionBound, TreeLaw, TreeVerifier
 from otmd.trees.base import Context, DraftTree, Model
 from otmd.trees.random_choices import RandomChoices

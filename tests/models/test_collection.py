@@ -7,8 +7,8 @@ import torch
 
 from models.conftest import make_tokenizer, save_tiny
 from otmd.models import DatasetError, HarnessError, collect, open_dataset
+from otmd.models.drafts import skip_layers
 from otmd.models.prompts import prompt_tokens
-from otmd.models.variants import skip_layers
 from otmd.storage.files import LOCK
 
 OPTIONS = {"positions_per_prompt": 3, "max_new_tokens": 8, "batch_size": 2, "progress": False}

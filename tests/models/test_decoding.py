@@ -9,7 +9,7 @@ import otmd
 from models.conftest import make_ngram, make_tiny
 from otmd.models import LanguageModel, NGramDraft, Speculation, decode
 from otmd.models.continuations import CachedContinuations, Recomputed, branches
-from otmd.models.variants import skip_layers
+from otmd.models.drafts import skip_layers
 from otmd.trees import (
     AdaptiveTree,
     BlockVerification,

@@ -1,9 +1,92 @@
+"""Drafts: layers skipped, n-gram models of a file, models with padding."""
+
+import copy
+
 import numpy as np
 import pytest
+import torch
 
-from models.conftest import make_llama
+from models.conftest import make_llama, make_tokenizer
 from otmd.models import LanguageModel, collect, load_draft
-from otmd.models.draft_models import common_vocabulary
+from otmd.models.drafts import common_vocabulary, skip_layers
+
+IDS = [3, 14, 15, 9, 2, 6, 5]
+
+
+class PassedOver(torch.nn.Module):
+    def forward(self, hidden, **_):
+        return hidden
+
+
+def by_hand(model, skipped, ids):
+    """The same model, with modules in the place of some layers that return their input."""
+    other = copy.deepcopy(model)
+    for index in skipped:
+        other.model.layers[index] = PassedOver()
+    with torch.inference_mode():
+        return other(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize("skipped", [[0], [4], [3, 1]])
+def test_equals_the_forward_pass_by_hand(tiny, skipped):
+    draft = skip_layers(tiny, skipped)
+    np.testing.assert_allclose(draft.logits(IDS), by_hand(tiny.model, skipped, IDS), atol=2e-5)
+    assert np.abs(draft.logits(IDS) - tiny.logits(IDS)).max() > 0.01
+
+
+def test_the_target_is_not_changed_and_weights_are_shared(tiny):
+    before = tiny.logits(IDS)
+    draft = skip_layers(tiny, [1, 3])
+    np.testing.assert_array_equal(tiny.logits(IDS), before)
+    assert tiny.model.config.num_hidden_layers == 5
+    assert draft.model.config.num_hidden_layers == 3
+    ours = {p.data_ptr() for p in tiny.model.parameters()}
+    assert {p.data_ptr() for p in draft.model.parameters()} < ours
+    assert [m.self_attn.layer_idx for m in tiny.model.model.layers] == [0, 1, 2, 3, 4]
+    assert [m.self_attn.layer_idx for m in draft.model.model.layers] == [0, 1, 2]
+    assert draft.name == "skip:1,3"
+    assert draft.revision == tiny.revision
+
+
+SMALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 62, "num_hidden_layers": 4}
+BLOOM = {"vocab_size": 62, "hidden_size": 32, "n_layer": 4, "n_head": 4}
+GEMMA = SMALL | {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def others():
+    import transformers as t
+
+    return {
+        "llama": make_llama(),
+        "gpt2": t.GPT2LMHeadModel(t.GPT2Config(vocab_size=62, n_embd=32, n_layer=4, n_head=4)),
+        "gemma2": t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA)),
+        "gpt_neox": t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**SMALL, intermediate_size=48)),
+        "bloom": t.BloomForCausalLM(t.BloomConfig(**BLOOM)),
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gpt_neox", "bloom"])
+def test_generation_with_cache_and_padding_equals_full_forwards(family):
+    torch.manual_seed(0)
+    target = LanguageModel(others()[family], make_tokenizer(), family, "random")
+    draft = skip_layers(target, [1, 2])
+    prompts = [IDS, IDS[:3], [10]]
+    for model in (target, draft):
+        drawn = model.generate(prompts, 5, 0.0, rngs=[np.random.default_rng(0)] * 3)
+        for prompt, new in zip(prompts, drawn, strict=True):
+            tokens = list(prompt)
+            for _ in new:
+                tokens.append(int(model.logits(tokens)[-1].argmax()))
+            assert tokens[len(prompt) :] == new
+
+
+def test_layer_types_follow_the_layers_that_stay():
+    import transformers as t
+
+    kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    model = t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA, layer_types=kinds))
+    draft = skip_layers(LanguageModel(model, make_tokenizer(), "gemma2", "random"), [0, 2])
+    assert draft.model.config.layer_types == ["full_attention", "sliding_attention"]
 
 
 def test_an_n_gram_model_of_a_file(tiny, tmp_path):

@@ -9,7 +9,7 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor, StoppingCr
 
 import otmd
 from otmd.models import LanguageModel, generation
-from otmd.models.variants import skip_layers
+from otmd.models.drafts import skip_layers
 
 from .conftest import WORDS, make_llama, make_ngram, make_tokenizer
 

@@ -10,7 +10,7 @@ import pytest
 from models.conftest import save_tiny
 from otmd.models import load_target
 from otmd.models.language_models import sample_token
-from otmd.models.variants import pack_weights
+from otmd.models.packing import pack_weights
 
 
 def rngs(*seeds):

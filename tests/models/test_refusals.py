@@ -21,8 +21,7 @@ from otmd.models import (
     open_dataset,
     pack_weights,
 )
-from otmd.models.draft_models import common_vocabulary
-from otmd.models.variants import skip_layers
+from otmd.models.drafts import common_vocabulary, skip_layers
 from otmd.trees import BlockVerification, IIDPaths
 
 P, Q = np.random.default_rng(0).normal(size=(2, 5, 11))

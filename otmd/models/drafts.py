@@ -1,17 +1,21 @@
-"""Draft models: layers skipped, an n-gram model, or a second language model."""
+"""Draft models: layers skipped, an n-gram model, or a second language model.
+
+Leaving layers out makes a self-speculative draft (Zhang et al. 2023, "Draft & Verify"; Elhoushi et al. 2024,
+"LayerSkip"). A draft over fewer tokens has logits of −∞ for the others.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
-from otmd.models.language_models import LanguageModel, description, load_target
+from otmd.models.language_models import LanguageModel, description, load_target, structural_copy
 from otmd.models.ngram import LONGEST, ContextNGram, NGram
-from otmd.models.variants import skip_layers
 from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
@@ -40,6 +44,39 @@ class Draft(Protocol):
         ...
 
 
+def skip_layers(target: LanguageModel, layers: Collection[int]) -> LanguageModel:
+    """Leave out these decoder layers (counted from 0), sharing every weight that stays.
+
+    ValueError for indices that are out of range or repeated, or leave nothing.
+    """
+    count = target.model.config.get_text_config().num_hidden_layers
+    skipped = sorted(layers)
+    kept = [index for index in range(count) if index not in skipped]
+    if not 0 < len(skipped) < count or len(kept) + len(skipped) != count:
+        raise wrong("layers", list(layers), f"1 to {count - 1} different ones of [0, {count})")
+    model = structural_copy(target.model)
+    lists = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
+    stacks = [module for module in lists if len(module) == count]
+    if len(stacks) != 1:
+        lists_in = f"{len(stacks)} in {type(model).__name__}"
+        raise wrong("target", lists_in, f"one list of {count} decoder layers")
+    stack: Any = stacks[0]
+    for new_index, index in enumerate(kept):
+        stack[new_index] = stack[index]
+        # These numbers are indices in key-value caches, which must have no gaps.
+        for module in stack[index].modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = new_index
+    del stack[len(kept) :]
+    config = model.config.get_text_config()
+    for key, value in list(vars(config).items()):
+        if isinstance(value, list) and len(value) == count:
+            setattr(config, key, [value[index] for index in kept])
+    config.num_hidden_layers = len(kept)
+    spec = "skip:" + ",".join(map(str, skipped))
+    return LanguageModel(model, target.tokenizer, spec, target.revision)
+
+
 class NGramDraft:
     """An n-gram model over the target's tokens as a draft; its logits are log-probabilities.
 
@@ -60,7 +97,7 @@ class NGramDraft:
     ) -> np.ndarray:
         """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
         asked = range(len(token_ids)) if rows is None else rows
-        counted = ContextNGram(self.model, self.context)
+        counted = self.after(())
         read = 0
         probs = {}
         for row in sorted(asked):
@@ -68,6 +105,12 @@ class NGramDraft:
             probs[row] = counted.probs()
             read = row + 1
         return np.log([probs[row] for row in asked]).astype(np.float32)
+
+    def after(self, tokens: Sequence[int]) -> ContextNGram:
+        """The model after a text, whose tokens it counts as well if ``context`` says so."""
+        counted = ContextNGram(self.model, self.context)
+        counted.extend(tokens)
+        return counted
 
     def describe(self) -> dict[str, Any]:
         """Name, hash of the counts, backend and tokenizer."""
