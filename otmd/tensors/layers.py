@@ -15,9 +15,9 @@ and k tokens with their strata for each node that drafts, in place of the draft'
 stratum of its own. The tokens after these are cut into the remaining strata at equal shares. One token is
 drafted from each stratum; ``inclusion`` is the probability that a token is the draft of its stratum.
 
-*Sweep.* For a pair of a stratum and a token let t be the target's mass and q the inclusion. Pairs are taken in
-an order of preference. Let s of a stratum be the probability that none of its pairs so far was accepted, and A
-of a pair the product of the other strata's s before it. For any B ≥ A,
+*Sweep.* For a pair of a stratum and a token let t be the target's mass and q the inclusion. Pairs are taken
+in an order of preference. Let s of a stratum be the probability that none of its pairs so far was accepted,
+and A of a pair the product of the other strata's s before it. For any B ≥ A,
 
     c = min(1, t/(B q)),    a = A c q ≤ t
 
@@ -28,10 +28,10 @@ So every round is lossless, and accepts at least as much as the last.
 *Trees.* All nodes of a layer with their drafts are one such position. A node's score w is the probability
 that the accepted path reaches it, given the drafts down to it; the mass of its tokens is w times the target.
 
-Shapes: B requests, V tokens of the vocabulary, k tokens of a row, D nodes that draft, Q drafts of a level, W
-nodes of a layer. They are known in advance, and no function waits for the device or looks at a value. Numbers
-are not checked: a request with a row of the target that is NaN or has no mass has the output token −1. Rows may
-be float16, bfloat16, float32 or float64; they are divided by their sums, which are taken in float64.
+Shapes: B requests, V tokens of the vocabulary, k tokens of a row, D nodes that draft, Q drafts of a level,
+W nodes of a layer. They are known in advance, and no function waits for the device or looks at a value.
+Numbers are not checked: a request with a row of the target that is NaN or has no mass has the output token
+−1. Rows may be float16, bfloat16, float32 or float64; they are divided by their sums, taken in float64.
 
 The rule is Preference() and LayerVerification() of otmd, with another order of pairs.
 
@@ -177,8 +177,7 @@ def draft_level(
         most = min(quota, k)
     if nodes is None:
         nodes = torch.arange(width, device=mass.device).expand(batch, width)
-    if uniforms is None:
-        uniforms = torch.rand((batch, quota), dtype=torch.float64, device=mass.device)
+    uniforms = _given_or_drawn(uniforms, (batch, quota), mass)
     # A row with NaN has no drafts.
     mass = torch.where(mass.sum(-1, keepdim=True).isfinite(), mass, 0.0)
     counts = (mass > 0).sum(-1).clamp(max=most)
@@ -297,11 +296,11 @@ def score_layer(
     nodes, tokens, slots, inclusion, drafts = level
     num_slots, node = drafts.shape[1], nodes.clamp(min=0)
     weight = torch.where(nodes >= 0, scores.gather(1, node), 0.0)
+    # A total of 0 gives NaN, and so the request the token −1.
     total = target_probs.sum(-1, dtype=torch.float64).gather(1, node)
     request = torch.arange(len(nodes), device=nodes.device)[:, None, None]
     target = target_probs[request, node[..., None], tokens].double()
     target = torch.where(weight[..., None] > 0, (weight / total)[..., None] * target, 0.0)
-    # A row without mass is no distribution.
     q, slots = inclusion.flatten(1), slots.flatten(1).clamp(max=num_slots - 1)
     offered, accepted, cell, missed = sweep(target.flatten(1), q, slots, num_slots, **options)
     draft = drafts.clamp(min=0)
@@ -360,45 +359,45 @@ def pick(masses: Tensor, uniforms: Tensor) -> Tensor:
     return torch.where((total > 0) & total.isfinite(), index, -1)[:, 0]
 
 
+def _given_or_drawn(uniforms: Tensor | None, shape: tuple[int, int], like: Tensor) -> Tensor:
+    if uniforms is None:
+        return torch.rand(shape, dtype=torch.float64, device=like.device)
+    return uniforms
+
+
 def verify(
-    target_probs: Tensor, level: Level, uniforms: Tensor | None = None
+    target_probs: Tensor, level: Level, uniforms: Tensor | None = None, **options: int
 ) -> tuple[Tensor, Tensor]:
     """Verify the drafts of one position: a level after the root, and the target's row (B, V) there.
 
     Returns the output token (B,), and the index of the accepted draft (B,), −1 where none was accepted.
-    ``uniforms`` is (B, 2): for the draft, and for the token where none is accepted.
+    ``uniforms`` is (B, 2): for the draft, and for the token where none is accepted. ``options`` are those of
+    :func:`sweep`.
     """
-    if uniforms is None:
-        uniforms = torch.rand(
-            (len(target_probs), 2), dtype=torch.float64, device=target_probs.device
-        )
-    root = torch.ones_like(target_probs[:, :1], dtype=torch.float64)
-    _, share, _, accept = score_layer(target_probs[:, None], root, level)
+    uniforms = _given_or_drawn(uniforms, (len(target_probs), 2), target_probs)
+    rows, root = target_probs[:, None], torch.ones_like(target_probs[:, :1], dtype=torch.float64)
+    _, share, _, accept = score_layer(rows, root, level, **options)
     none = (1.0 - accept.sum(-1, keepdim=True)).clamp(min=0.0)
-    chosen = pick(torch.cat([accept, none], -1), uniforms[:, 0])
-    node = torch.zeros_like(chosen)
-    drawn = pick(residual_masses(target_probs[:, None], [level], [share], node), uniforms[:, 1])
-    accepted = torch.where((chosen >= 0) & (chosen < accept.shape[1]), chosen, -1)
-    drafted = level.draft_tokens.gather(1, accepted.clamp(min=0)[:, None])[:, 0]
-    return torch.where(chosen < 0, -1, torch.where(accepted >= 0, drafted, drawn)), accepted
+    chosen = pick(torch.cat([none, accept], -1), uniforms[:, 0])
+    drawn = pick(residual_masses(rows, [level], [share], torch.zeros_like(chosen)), uniforms[:, 1])
+    drafted = level.draft_tokens.gather(1, (chosen - 1).clamp(min=0)[:, None])[:, 0]
+    token = torch.where(chosen > 0, drafted, torch.where(chosen == 0, drawn, -1))
+    return token, torch.where(chosen > 0, chosen - 1, -1)
 
 
 def verify_tree(
-    target_probs: Tensor, levels: Sequence[Level], uniforms: Tensor | None = None
+    target_probs: Tensor, levels: Sequence[Level], uniforms: Tensor | None = None, **options: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Accept a path of every tree, and draw the token after it.
 
     Row 0 of ``target_probs`` (B, N, V) is the target's distribution after the root; then come those after
     the drafts, level by level. Rows of drafts that are −1 are ignored. ``uniforms`` is (B, 2): for the path,
-    and for the token.
+    and for the token. ``options`` are those of :func:`sweep`.
 
     Returns the path as rows of ``target_probs``, then −1, (B, L); its length (B,); and the token (B,).
     """
-    if uniforms is None:
-        uniforms = torch.rand(
-            (len(target_probs), 2), dtype=torch.float64, device=target_probs.device
-        )
-    _, ends, shares = score_tree(target_probs, levels)
+    uniforms = _given_or_drawn(uniforms, (len(target_probs), 2), target_probs)
+    _, ends, shares = score_tree(target_probs, levels, **options)
     end, firsts = pick(ends, uniforms[:, 0]), _first_rows(levels)
     node = end.clamp(min=0)
     token = pick(residual_masses(target_probs, levels, shares, node), uniforms[:, 1])
@@ -484,7 +483,7 @@ def _product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 class LinkedTree(NamedTuple):
-    """Trees of N nodes as SGLang's kernels take them, and the strata of the nodes that draft.
+    """Trees of N nodes as SGLang's kernels take them, and the strata of the M nodes above the last level.
 
     Attributes
     ----------
@@ -494,12 +493,8 @@ class LinkedTree(NamedTuple):
         The index of each node in the batch, B N in all.
     retrieve_next_token, retrieve_next_sibling : torch.Tensor of int64, shape (B, N)
         The first draft after each node, and the next draft after the same node; −1 for none.
-    tokens : torch.Tensor of int64, shape (B, M, k)
-        Those of :class:`Level`, for the M nodes that are not on the last level.
-    slots : torch.Tensor of int64, shape (B, M, k)
-        The node that is the draft of the token's stratum; −1 for a token that is in none.
-    inclusion : torch.Tensor of float64, shape (B, M, k)
-        That of :class:`Level`.
+    tokens, slots, inclusion : torch.Tensor of int64, int64 and float64, shape (B, M, k)
+        Those of :class:`Level`, but a slot is the node that is the draft of the stratum, −1 for none.
     """
 
     candidates: Tensor

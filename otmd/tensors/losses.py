@@ -85,8 +85,8 @@ def tokens_per_step_loss(
 
     The tree has a node for each draft, and the same number of drafts after all nodes of a level. Along a text
     y, with the score w of a node, which is 1 at the root, let a and c be those of :func:`sweep` for the
-    target w p. The text's next node has the score c(y). The probability that a text's first k tokens are accepted
-    is the product of a(y)/(w p(y)) over k levels; the tokens per step are 1 and the sum of these. This is
+    target w p. The text's next node has the score c(y). The probability that a text's first k tokens are
+    accepted is the product of a(y)/(w p(y)) over k levels; tokens per step are 1 and their sum. This is
     :class:`otmd.trees.SubtreeVerification` with another order of pairs. With one draft per node it is block
     verification, where the product is min(1, min_{i ≤ k} q(y_1 … y_i)/p(y_1 … y_i)) (Sun et al. 2025). The
     mean over texts that the target sampled is unbiased.

@@ -52,7 +52,7 @@ class EveryTree:
         )
 
     def add(self, level: Level) -> torch.Tensor:
-        """Grow every tree by all drafts that a level may have; the answer has the old tree of each new one."""
+        """Grow every tree by all drafts that a level may have; returns the old tree of each new one."""
         trees, drafts, probs = [], [], []
         quota, k = level.drafts.shape[1], level.tokens.shape[-1]
         for b, slots in enumerate(level.slots.flatten(1).numpy()):
