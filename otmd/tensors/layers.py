@@ -420,17 +420,18 @@ def residual_masses(
     ``shares`` are those of :func:`score_tree`.
     """
     request = torch.arange(len(nodes), device=nodes.device)
-    target = target_probs[request, nodes].double()
-    masses = target
+    masses, cut = target_probs[request, nodes].double(), []
     for first, level, share in zip(_first_rows(levels), levels, shares, strict=False):
         drafts, index = ((level.nodes >= 0) & (level.nodes + first == nodes[:, None])).max(-1)
-        left, tokens = (
-            torch.where(drafts[:, None], share[request, index], 1.0),
-            level.tokens[request, index],
-        )
-        masses = masses.scatter(-1, tokens, masses.gather(-1, tokens) * left)
+        tokens, left = level.tokens[request, index], share[request, index]
+        mass = masses.gather(-1, tokens)
+        masses.scatter_(-1, tokens, torch.where(drafts[:, None], mass * left, mass))
+        cut.append((drafts[:, None], tokens, mass))
     # Rounding must not leave a node without a token.
-    return torch.where((masses > 0).any(-1, keepdim=True), masses, target)
+    empty = masses.amax(-1, keepdim=True) == 0
+    for drafts, tokens, mass in cut:
+        masses.scatter_(-1, tokens, torch.where(drafts & empty, mass, masses.gather(-1, tokens)))
+    return masses
 
 
 def _first_rows(levels: Sequence[Level]) -> list[int]:

@@ -160,10 +160,10 @@ def _strata(log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
     mass, order = top_tokens(log_q.detach().exp(), log_q.shape[-1])
     stratum, _ = make_strata(mass, (mass > 0).sum(-1).clamp(max=count), count)
     number = torch.empty_like(order).scatter_(-1, order, stratum)
-    largest = log_q.new_full((*log_q.shape[:-1], count + 1), -torch.inf)
-    largest = largest.scatter_reduce(-1, number, log_q.detach(), "amax").gather(-1, number)
-    weight = torch.where(number < count, log_q - largest, -torch.inf).exp()
-    total = torch.zeros_like(largest).scatter_add(-1, number, weight).gather(-1, number)
+    none = log_q.new_zeros((*log_q.shape[:-1], count + 1))
+    largest = (none - torch.inf).scatter_reduce(-1, number, log_q.detach(), "amax")
+    weight = torch.where(number < count, log_q - largest.gather(-1, number), -torch.inf).exp()
+    total = none.scatter_add(-1, number, weight).gather(-1, number)
     inclusion = weight / torch.where(number < count, total, 1.0)
     return torch.where(log_q.isnan(), torch.nan, inclusion), number
 
