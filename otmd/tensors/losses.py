@@ -170,8 +170,8 @@ def _strata(log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _swept(target: Tensor, q: Tensor, number: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Masses c q and a (…, V) of tokens in strata."""
-    rows = (x.reshape(-1, x.shape[-1]) for x in (target, q, number.clamp(max=count - 1)))
-    offered, accepted, *_ = sweep(*rows, count)
+    masses, probs, slots = (x.reshape(-1, x.shape[-1]) for x in (target, q, number))
+    offered, accepted, *_ = sweep(masses, probs, slots.clamp(max=count - 1), count)
     return offered.view(target.shape), accepted.view(target.shape)
 
 

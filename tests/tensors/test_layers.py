@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from enumerated_trees import (
     EXACT,
     EveryTree,
     Layer,
+    all_nodes,
     child_reaches,
     deviation,
     every_adaptive_tree,
@@ -599,23 +601,23 @@ def test_links_are_walked_as_the_kernel_walks_them() -> None:
     assert tree.retrieve_index.flatten().tolist() == list(range(rows.shape[0] * 6))
 
 
+@pytest.mark.parametrize("choose", [all_nodes, by_the_drafts])
 @pytest.mark.parametrize("shape", [(2, 2), (3, 1), (2, 1, 2)])
-def test_levels_come_back_from_links(shape: tuple[int, ...]) -> None:
-    """Where a tree has a second level, and where the drafts of the first decide whether it has."""
-    for choose in ([all], [by_the_drafts])[: 1 + (shape == (2, 2))]:
-        target, draft = models(3, 1)
-        trees = every_tree(draft, shape, 3, *(x for x in choose if x is not all))
-        rows = target_rows(target, trees)
-        tree = to_links(torch.zeros(len(rows), dtype=torch.int64), trees.levels)
-        levels = from_links(tree, [level.drafts.shape[1] for level in trees.levels])
-        for level, same in zip(trees.levels, levels, strict=True):
-            assert torch.equal(level.draft_tokens, same.draft_tokens)
-            assert torch.equal(level.parents, same.parents)
-        for x, y in zip(
-            score_tree(rows, trees.levels)[:2], score_tree(rows, levels)[:2], strict=True
-        ):
-            assert (x - y).abs().max() < EXACT
-        assert deviation(target, trees, levels) < EXACT
+def test_levels_come_back_from_links(
+    shape: tuple[int, ...], choose: Callable[[Layer], list[int]]
+) -> None:
+    """Also where the drafts decide which nodes have drafts, so that nodes and levels are missing."""
+    target, draft = models(3, 1)
+    trees = every_tree(draft, shape, 3, choose)
+    rows = target_rows(target, trees)
+    tree = to_links(torch.zeros(len(rows), dtype=torch.int64), trees.levels)
+    levels = from_links(tree, [level.drafts.shape[1] for level in trees.levels])
+    for level, same in zip(trees.levels, levels, strict=True):
+        assert torch.equal(level.draft_tokens, same.draft_tokens)
+        assert torch.equal(level.parents, same.parents)
+    for x, y in zip(score_tree(rows, trees.levels)[:2], score_tree(rows, levels)[:2], strict=True):
+        assert (x - y).abs().max() < EXACT
+    assert deviation(target, trees, levels) < EXACT
 
 
 def test_the_kernels_outputs_are_those_of_verify_tree() -> None:
