@@ -65,8 +65,8 @@ class Level(NamedTuple):
     Attributes
     ----------
     nodes : torch.Tensor of int64, shape (B, D)
-        The nodes that draft, as indices among the drafts of the level above (0 is the root), ascending and
-        each at most once; −1 for none.
+        The nodes that draft, as indices among the drafts of the level above (0 is the root), each at
+        most once; −1 for none.
     tokens : torch.Tensor of int64, shape (B, D, k)
         The tokens that may be drafted after each of these nodes.
     slots : torch.Tensor of int64, shape (B, D, k)
@@ -170,19 +170,17 @@ def draft_level(
     if isinstance(num_drafts, int):
         most, quota = num_drafts, num_drafts * width
     elif quota is None:
-        raise ValueError(
-            "quota: got None, expected the most drafts of a level, as num_drafts is a tensor"
-        )
+        raise ValueError("quota: got None, expected the most drafts of a level")
     else:
         most = min(quota, k)
     if nodes is None:
         nodes = torch.arange(width, device=mass.device).expand(batch, width)
-    uniforms = _given_or_drawn(uniforms, (batch, quota), mass)
+    uniforms = _given_or_drawn(uniforms, (batch, quota), mass).double()
     # A row with NaN has no drafts.
     mass = torch.where(mass.sum(-1, keepdim=True).isfinite(), mass, 0.0)
     counts = (mass > 0).sum(-1).clamp(max=most)
     if isinstance(num_drafts, Tensor):
-        counts = torch.minimum(counts, num_drafts)
+        counts = torch.minimum(counts, num_drafts.clamp(min=0))
     ends = torch.where(nodes >= 0, counts, 0).cumsum(-1).clamp(max=quota)
     firsts = torch.nn.functional.pad(ends[:, :-1], (1, 0))
     stratum, inclusion = make_strata(mass, ends - firsts, most)
@@ -191,9 +189,7 @@ def draft_level(
     place = torch.where(stratum < most, 2 * slots, 2 * ends[..., None] - 1).flatten(1)
     slot = torch.arange(quota, device=mass.device).expand(batch, quota).contiguous()
     first, end = (torch.searchsorted(place, 2 * slot, right=right) for right in (False, True))
-    drawn = torch.searchsorted(
-        inclusion.flatten(1).cumsum(-1), slot + uniforms.double(), right=True
-    )
+    drawn = torch.searchsorted(inclusion.flatten(1).cumsum(-1), slot + uniforms, right=True)
     # Rounding must not reach the next stratum.
     drafts = torch.where(first < end, drawn.clamp(first, end - 1), -1)
     return Level(nodes, tokens, slots, inclusion, drafts)
@@ -215,7 +211,7 @@ def draft_adaptive_level(
     count = torch.arange(1, min(quota, mass.shape[-1]) + 1, device=mass.device)
     grown = torch.diff(1.0 - spread / (count + _MORE), prepend=torch.zeros_like(spread))
     has_token = count <= (mass > 0).sum(-1, keepdim=True)
-    gains = torch.where(has_token, reaches[..., None] * grown, 0.0).flatten(1)
+    gains = torch.where(has_token, reaches[..., None] * grown, 0.0).nan_to_num(0.0).flatten(1)
     largest = gains.argsort(dim=-1, descending=True, stable=True)[:, :quota]
     chosen = (gains.gather(1, largest) > 0.0).long()
     counts = torch.zeros_like(reaches, dtype=torch.int64)
@@ -513,23 +509,18 @@ def to_links(root_tokens: Tensor, levels: Sequence[Level]) -> LinkedTree:
     num_above, device = firsts[-1], root_tokens.device
     drafts = torch.cat([level.draft_tokens for level in levels], 1)
     exists = drafts >= 0
-    parent = torch.cat(
-        [level.parents + first for level, first in zip(levels, firsts, strict=False)], 1
-    )
-    parent = torch.where(exists, parent, num_above)
+    parent = [level.parents + first for level, first in zip(levels, firsts, strict=False)]
+    parent = torch.where(exists, torch.cat(parent, 1), num_above)
     size = 1 + drafts.shape[1]
     row = torch.arange(1, size, device=device).expand(batch, -1)
     # Drafts after one node are next to each other.
-    child = torch.full((batch, size + 1), size, device=device).scatter_reduce(
-        1, parent, row, "amin"
+    child = torch.full((batch, size + 1), size, device=device)
+    child = child.scatter_reduce(1, parent, row, "amin")[:, :num_above]
+    child = torch.nn.functional.pad(
+        torch.where(child < size, child, -1), (0, size - num_above), value=-1
     )
-    sibling = torch.full((batch, size), -1, device=device)
-    sibling[:, 1:-1] = torch.where(
-        exists[:, 1:] & (parent[:, 1:] == parent[:, :-1]), row[:, 1:], -1
-    )
-    child = torch.where(
-        (child < size) & (torch.arange(size + 1, device=device) < num_above), child, -1
-    )
+    is_next = exists[:, 1:] & (parent[:, 1:] == parent[:, :-1])
+    sibling = torch.nn.functional.pad(torch.where(is_next, row[:, 1:], -1), (1, 1), value=-1)
 
     def by_row(values: list[Tensor], none: float) -> Tensor:
         rows = torch.full((batch, num_above + 1, k), none, device=device, dtype=values[0].dtype)
@@ -545,7 +536,7 @@ def to_links(root_tokens: Tensor, levels: Sequence[Level]) -> LinkedTree:
     return LinkedTree(
         torch.cat([root_tokens[:, None], drafts.clamp(min=0)], 1),
         torch.arange(batch * size, device=device).view(batch, size),
-        child[:, :size],
+        child,
         sibling,
         by_row([level.tokens for level in levels], 0),
         by_row(slots, -1),
@@ -580,9 +571,8 @@ def from_links(tree: LinkedTree, quotas: Sequence[int]) -> list[Level]:
         drafted, node = (x[:, first : first + quota, None] for x in (tree.candidates, parent))
         index = (node - above).clamp(0, width - 1).expand(-1, -1, k)
         slot = row[:, first : first + quota, None]
-        exists, place = (
-            (slots.gather(1, index) == slot) & (tokens.gather(1, index) == drafted)
-        ).max(-1)
+        is_draft = (slots.gather(1, index) == slot) & (tokens.gather(1, index) == drafted)
+        exists, place = is_draft.max(-1)
         drafts = torch.where(exists & (node[..., 0] >= 0), index[..., 0] * k + place, -1)
         slots = torch.where(slots >= 0, slots - first, quota)
         levels.append(Level(row[:, :width], tokens, slots, inclusion, drafts))
@@ -614,15 +604,8 @@ def tree_speculative_sampling_strata(
     (B, L + 1) has the indices of the root and of the accepted nodes, then −1. ``accept_token_num`` (B,) is
     their number without the root. Of ``uniform_samples`` (B, N) the first of each row is used, for the path.
     """
-    tree = LinkedTree(
-        candidates,
-        retrieve_index,
-        retrieve_next_token,
-        retrieve_next_sibling,
-        tokens,
-        slots,
-        inclusion,
-    )
+    links = retrieve_index, retrieve_next_token, retrieve_next_sibling
+    tree = LinkedTree(candidates, *links, tokens, slots, inclusion)
     uniforms = torch.stack([uniform_samples[:, 0], uniform_samples_for_final_sampling], -1)
     path, length, token = verify_tree(target_probs, from_links(tree, quotas), uniforms)
     index = retrieve_index.gather(1, path.clamp(min=0))
