@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
+from types import ModuleType
 
+import enumerated_trees
 import numpy as np
 import pytest
 import torch
@@ -31,6 +35,7 @@ from otmd.tensors import (
     draft_adaptive_level,
     draft_level,
     from_links,
+    layers,
     make_strata,
     philox_uniforms,
     residual_masses,
@@ -258,6 +263,37 @@ def test_dropped_drafts_are_found() -> None:
         )
         worst = max(worst, deviation(target, trees, [first, trees.levels[1]]))
     assert worst > 0.01
+
+
+FAULTS = {
+    "a pair is never thinned": (
+        "torch.minimum(q, target / before.clamp(min=_TINY).gather(-1, cell))",
+        "q",
+    ),
+    "the first draft of the last cell": (
+        "argsort(dim=-1, stable=True)",
+        "argsort(descending=True)",
+    ),
+    "the residual is the target": ("mass * left, mass)", "mass, mass)"),
+    "the target without the node's score": (
+        "(weight / total)[..., None] * ",
+        "total[..., None] * ",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_copy_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Controls: the file with a fault in it."""
+    source, (right, wrong) = Path(layers.__file__).read_text(), FAULTS[fault]
+    assert source.count(right) == 1
+    copy = ModuleType("faulty_layers")
+    monkeypatch.setitem(sys.modules, copy.__name__, copy)
+    exec(source.replace(right, wrong), copy.__dict__)
+    for name in ("score_tree", "residual_masses"):
+        monkeypatch.setattr(enumerated_trees, name, getattr(copy, name))
+    target, draft = models(3, 1)
+    assert deviation(target, every_tree(draft, (2, 2), 3)) > 0.001
 
 
 @pytest.mark.parametrize("dtype", HALF)
