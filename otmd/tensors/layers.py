@@ -109,7 +109,9 @@ def top_tokens(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
         last = probs.shape[-1] - 1
         reversed_ids = torch.arange(last, -1, -1, device=probs.device)
         # The bits of numbers that are not negative are in the numbers' order.
-        key = (probs.float().contiguous().view(torch.int32).long() << 32) | reversed_ids
+        key = probs.float().contiguous().view(torch.int32).long()
+        key <<= 32
+        key |= reversed_ids
         tokens = last - (key.topk(k, dim=-1).values & 0xFFFFFFFF)
     return probs.gather(-1, tokens).double(), tokens
 

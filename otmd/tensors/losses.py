@@ -93,12 +93,10 @@ def tokens_per_step_loss(
 
     Parameters
     ----------
-    target_probs : torch.Tensor, shape (…, L, V)
-        p before each of the L tokens of a text; it gets no gradient.
-    draft_logits : torch.Tensor, shape (…, L, V)
-        Logits of q there.
+    target_probs, draft_logits : torch.Tensor, shape (…, L, V)
+        p and logits of q before each of the L tokens of a text, as for :func:`acceptance_loss`.
     tokens : torch.Tensor of int64, shape (…, L)
-        The texts, of tokens with p > 0; the leading axes are those of p and q, broadcast.
+        The texts, of tokens with p > 0, else ValueError with ``validate``; leading axes are those of p and q.
     num_drafts : int or sequence of int
         The number of drafts after each node, or after those of each of the L levels, drawn from strata.
     validate : bool
