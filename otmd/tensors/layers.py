@@ -100,8 +100,8 @@ def top_tokens(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The masses (…, k) in float64 and ids (…, k) of the k most likely tokens of rows (…, V).
 
     They are in descending order, and equals are in ascending order of their ids, also where the k-th is one
-    of many equals; ``torch.topk`` leaves that open. It takes two to three times as long as ``torch.topk``:
-    the largest of 64-bit keys are taken, a mass and an id each. For float64 all of the row is sorted.
+    of many equals; ``torch.topk`` leaves that open. The largest of 64-bit keys are taken, a mass and an id
+    each, which takes up to twice as long on a CPU. For float64 all of the row is sorted.
     """
     if probs.dtype == torch.float64:
         tokens = probs.sort(dim=-1, descending=True, stable=True).indices[..., :k]
