@@ -87,22 +87,24 @@ def layers(target_probs, draft_probs, draft_tokens, rng, case):
     """Layer verification of otmd.tensors, of strata that are read off the draft distributions."""
     import torch
 
-    from otmd.tensors import TensorLayerVerification, TensorLevel
+    from otmd.tensors import Level, verify_tree
 
     batch, size, depth = len(draft_tokens), target_probs.shape[-1], len(case.branching)
     levels, start, nodes = [], 0, 1
     for count in case.branching:
         stop = start + nodes * count
         rows = draft_probs[:, start:stop].reshape(batch, nodes, count, size)
-        number = np.where(rows.any(2), (rows > 0).argmax(2), count)
-        tokens = np.broadcast_to(np.arange(size), number.shape)
-        drafts = draft_tokens[:, start:stop].reshape(batch, nodes, count)
+        # Strata are numbered over all nodes of a level, and drafts are indices among the nodes' tokens.
+        slots = (rows > 0).argmax(2) + count * np.arange(nodes)[:, None]
+        slots = np.where(rows.any(2), slots, nodes * count)
+        tokens = np.broadcast_to(np.arange(size), slots.shape)
+        drafts = draft_tokens[:, start:stop] + size * (np.arange(nodes * count) // count)
         above = np.broadcast_to(np.arange(nodes), (batch, nodes))
-        parts = (above, tokens, number, rows.sum(2), drafts)
-        levels.append(TensorLevel(*(torch.tensor(part) for part in parts)))
+        parts = (above, tokens, slots, rows.sum(2), drafts)
+        levels.append(Level(*(torch.tensor(part) for part in parts)))
         start, nodes = stop, nodes * count
-    generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-    verdict = TensorLayerVerification(torch.from_numpy(target_probs), levels).verify(generator)
+    uniforms = torch.from_numpy(rng.random((batch, 2)))
+    verdict = verify_tree(torch.from_numpy(target_probs), levels, uniforms)
     path, length, token = (part.numpy() for part in verdict)
     output = np.full((batch, depth + 1), -1)
     output[:, :-1] = np.where(path >= 0, np.take_along_axis(draft_tokens, path - 1, 1), -1)

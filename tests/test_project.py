@@ -91,6 +91,9 @@ def page_parameters() -> list:
 def test_code_on_pages_runs_as_printed(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "docs" / "examples")
+    # The file that engine authors copy.
+    (tmp_path / "layers.py").symlink_to(ROOT / "otmd" / "tensors" / "layers.py")
+    monkeypatch.syspath_prepend(tmp_path)
     run_page(page.read_text(), str(page.relative_to(ROOT)))
 
 

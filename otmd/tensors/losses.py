@@ -1,14 +1,10 @@
 """Losses that train a drafter for the rule that verifies it, with gradients in the draft's logits.
 
-The target's distributions are constants. Every rate is piecewise differentiable in q: a piece is given by the
-tokens beyond the optimal cut, the strata, or the order in which tokens are accepted. Gradients hold these
-fixed, so they are exact inside a piece. The cut of α* is a minimiser: where it is unique, holding it fixed is
-exact (Danskin's theorem); otherwise the gradient is that of one of the pieces. A rate on strata may jump
-where a token changes its stratum; the gradient does not include the jump.
-
-Where drafts are hardly ever accepted, total variation is flat, and −log of a rate is not. For one draft this
-is −log Σ min(p, q), a loss of Samarin et al. (2026, arXiv 2602.23881); :func:`hybrid_loss` is their other
-one.
+The target's distributions are constants. A rate is piecewise differentiable in q: a piece is given by the
+tokens beyond the optimal cut, or by the strata and the order of pairs. Gradients hold these fixed, so they
+are exact inside a piece, and do not include the jump where a token changes its stratum. Where drafts are
+hardly ever accepted, total variation is flat, and −log of a rate is not. For one draft this is
+−log Σ min(p, q), a loss of Samarin et al. (2026, arXiv 2602.23881).
 """
 
 from __future__ import annotations
@@ -19,18 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from otmd.probabilities import validate_count, validate_positive, wrong
-from otmd.tensors.levels import check_values
-from otmd.tensors.preference import (
-    accept_by_runs,
-    accept_from_strata,
-    accepted_fully,
-    quotient,
-)
+from otmd.probabilities import validate_count, wrong
+from otmd.tensors.layers import make_strata, sweep, top_tokens
 from otmd.tensors.probabilities import check_tensors, checked_probs
-from otmd.tensors.strata import stratify
 
-Rate = Literal["optimal", "preference", "stratified"]
 # The least rate whose logarithm is taken: where no draft can be accepted, the loss is 708 nats.
 _LEAST = torch.finfo(torch.float64).tiny
 
@@ -39,7 +27,7 @@ def acceptance_loss(
     target_probs: Any,
     draft_logits: Any,
     num_drafts: int = 1,
-    rate: Rate = "optimal",
+    rate: Literal["optimal", "stratified"] = "optimal",
     validate: bool = True,
 ) -> Tensor:
     """−log of the acceptance rate of n drafts, in nats.
@@ -47,14 +35,13 @@ def acceptance_loss(
     Parameters
     ----------
     target_probs : torch.Tensor, shape (…, V)
-        p; float16, bfloat16, float32 or float64. It gets no gradient.
+        p; it gets no gradient.
     draft_logits : torch.Tensor, shape (…, V)
         Logits of q on the same device; −inf marks a token that is never drafted. Leading axes are broadcast.
     num_drafts : int
-        n. With one draft all rates are Σ min(p, q).
-    rate : {"optimal", "preference", "stratified"}
-        α* of drafts with replacement, 1 + min_H p(H) − q(H)^n; the rate of :class:`TensorPreference` with
-        replacement; or its rate on the strata of :func:`stratify`.
+        n. With one draft both rates are Σ min(p, q).
+    rate : {"optimal", "stratified"}
+        α* of drafts with replacement, 1 + min_H p(H) − q(H)^n; or the rate of :func:`verify` on strata.
     validate : bool
         Whether values that are no distribution or no logits are a ValueError; the host then waits for the
         device. If not, their loss is NaN.
@@ -63,12 +50,6 @@ def acceptance_loss(
     -------
     torch.Tensor of float64, shape (…)
         At most 708. It is 708, with gradient 0, where no draft can be accepted.
-
-    Raises
-    ------
-    ValueError
-        For wrong shapes, n < 1, another ``rate``, and, with ``validate``, values as above or strata of fewer
-        than n tokens with mass; TypeError for another dtype.
 
     Examples
     --------
@@ -83,91 +64,14 @@ def acceptance_loss(
     tensor([-0.3000,  0.1000,  0.2000])
     """
     count = validate_count("num_drafts", num_drafts)
-    if rate not in _RATES:
-        raise wrong("rate", repr(rate), f"one of {', '.join(map(repr, _RATES))}")
     p, log_q = _checked_pair(target_probs, draft_logits, validate)
-    return -_RATES[rate](p, log_q, count, validate).clamp(_LEAST, 1.0).log()
-
-
-def total_variation_loss(target_probs: Any, draft_logits: Any, validate: bool = True) -> Tensor:
-    """Total variation of p and q, which is 1 − α of one draft.
-
-    Parameters
-    ----------
-    target_probs : torch.Tensor, shape (…, V)
-        p. It gets no gradient.
-    draft_logits : torch.Tensor, shape (…, V)
-        Logits of q.
-    validate : bool
-        As for :func:`acceptance_loss`.
-
-    Returns
-    -------
-    torch.Tensor of float64, shape (…)
-        From 0 to 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For tensors that :func:`acceptance_loss` refuses.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from otmd.tensors import total_variation_loss
-    >>> logits = torch.tensor([0.25, 0.25, 0.5]).log()
-    >>> total_variation_loss(torch.tensor([0.5, 0.25, 0.25]), logits)
-    tensor(0.2500, dtype=torch.float64)
-    """
-    p, log_q = _checked_pair(target_probs, draft_logits, validate)
-    return (p - log_q.exp()).clamp(min=0.0).sum(dim=-1)
-
-
-def hybrid_loss(
-    target_probs: Any, draft_logits: Any, decay: float = 3.0, validate: bool = True
-) -> Tensor:
-    """Mixture of KL divergence and total variation, which moves from one to the other as q nears p.
-
-    With α = Σ min(p, q) and the weight λ = exp(−decay · α), it is λ KL(p ‖ q) + (1 − λ) (1 − α). Gradients
-    hold λ fixed. KL has a gradient where hardly any draft is accepted, and total variation is 1 − α itself.
-    A loss of Samarin et al. (2026, arXiv 2602.23881). The formula was read in code that cites them, pull
-    request 673 of vllm-project/speculators, where each position has a weight of its own.
-
-    Parameters
-    ----------
-    target_probs : torch.Tensor, shape (…, V)
-        p. It gets no gradient.
-    draft_logits : torch.Tensor, shape (…, V)
-        Logits of q.
-    decay : float
-        Positive; the larger, the sooner total variation counts.
-    validate : bool
-        As for :func:`acceptance_loss`.
-
-    Returns
-    -------
-    torch.Tensor of float64, shape (…)
-        In nats; inf where the target has a token that is never drafted.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For a ``decay`` that is no positive number, and for tensors that :func:`acceptance_loss` refuses.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from otmd.tensors import hybrid_loss
-    >>> logits = torch.tensor([0.25, 0.25, 0.5]).log()
-    >>> hybrid_loss(torch.tensor([0.5, 0.25, 0.25]), logits)
-    tensor(0.2419, dtype=torch.float64)
-    """
-    decay = validate_positive("decay", decay)
-    p, log_q = _checked_pair(target_probs, draft_logits, validate)
-    variation = (p - log_q.exp()).clamp(min=0.0).sum(dim=-1)
-    divergence = torch.where(p > 0.0, p * (p.log() - log_q), 0.0 * p).sum(dim=-1)
-    weight = torch.exp(decay * (variation.detach() - 1.0))
-    return weight * divergence + (1.0 - weight) * variation
+    if rate == "stratified":
+        accepted = _swept(p, *_strata(log_q, count), count)[1].sum(-1)
+    elif rate == "optimal":
+        accepted = _optimal_rate(p, log_q.exp(), count)
+    else:
+        raise wrong("rate", repr(rate), "'optimal' or 'stratified'")
+    return -accepted.clamp(_LEAST, 1.0).log()
 
 
 def tokens_per_step_loss(
@@ -180,22 +84,19 @@ def tokens_per_step_loss(
     """Negative tokens per step of a draft tree, estimated along texts that the target sampled.
 
     The tree has a node for each draft, and the same number of drafts after all nodes of a level. Along a text
-    y, with the score w of a node, which is 1 at the root, let a and c be the accepted masses and acceptance
-    probabilities of the preference rule for the target w p. The text's next node has the score c(y). The
-    probability that a text's first k tokens are accepted is the product of a(y)/(w p(y)) over k levels; the
-    tokens per step are 1 and the sum of these. This is :class:`otmd.trees.SubtreeVerification`, with the
-    order of tokens of :class:`TensorPreference`. With one draft per node it is block verification, where the
-    product is min(1, min_{i ≤ k} q(y_1 … y_i)/p(y_1 … y_i)) (Sun et al. 2025). The mean over texts that the
-    target sampled is unbiased, since the drafts of a node depend on its prefix alone.
+    y, with the score w of a node, which is 1 at the root, let a and c be those of :func:`sweep` for the
+    target w p. The text's next node has the score c(y). The probability that a text's first k tokens are
+    accepted is the product of a(y)/(w p(y)) over k levels; tokens per step are 1 and their sum. This is
+    :class:`otmd.trees.SubtreeVerification` with another order of pairs. With one draft per node it is block
+    verification, where the product is min(1, min_{i ≤ k} q(y_1 … y_i)/p(y_1 … y_i)) (Sun et al. 2025). The
+    mean over texts that the target sampled is unbiased.
 
     Parameters
     ----------
-    target_probs : torch.Tensor, shape (…, L, V)
-        p before each of the L tokens of a text. It gets no gradient.
-    draft_logits : torch.Tensor, shape (…, L, V)
-        Logits of q there.
+    target_probs, draft_logits : torch.Tensor, shape (…, L, V)
+        p and logits of q before each of the L tokens of a text, as for :func:`acceptance_loss`.
     tokens : torch.Tensor of int64, shape (…, L)
-        The texts, of tokens with p > 0; the leading axes are those of p and q, broadcast.
+        The texts, of tokens with p > 0, else ValueError with ``validate``; leading axes are those of p and q.
     num_drafts : int or sequence of int
         The number of drafts after each node, or after those of each of the L levels, drawn from strata.
     validate : bool
@@ -205,12 +106,6 @@ def tokens_per_step_loss(
     -------
     torch.Tensor of float64, shape (…)
         From −1 − L to −1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As for :func:`acceptance_loss`; for a ``num_drafts`` of another length than L and, with ``validate``,
-        for a token with p = 0.
 
     Examples
     --------
@@ -226,73 +121,56 @@ def tokens_per_step_loss(
     score = reached = torch.ones_like(p[..., 0, 0])
     per_step = score.clone()
     for level, count in enumerate(counts):
-        token = tokens[..., level, None]
+        q, number = _strata(log_q[..., level, :], count)
         target = score[..., None] * p[..., level, :]
-        number, inclusion = _strata(log_q[..., level, :], count, validate)
-        rule = accept_from_strata(target, inclusion, number, count)
-        mass, accepted, drawn = (
-            masses.gather(-1, token)[..., 0] for masses in (target, rule.accepted, inclusion)
-        )
+        masses = (target, q, *_swept(target, q, number, count))
+        token = tokens[..., level, None]
+        target, q, offered, accepted = (x.gather(-1, token)[..., 0] for x in masses)
         # A score may underflow; a drafted token is then accepted in full. Written so that NaN stays.
-        in_full = accepted >= mass
-        share = quotient(accepted, torch.where(in_full, 1.0, mass))
-        reached = reached * torch.where(in_full, (drawn > 0).double(), share)
-        score = rule.accept_prob.gather(-1, token)[..., 0]
+        in_full = accepted >= target
+        share = accepted / torch.where(in_full, 1.0, target)
+        reached = reached * torch.where(in_full, (q > 0).double(), share)
+        score = torch.where(q > 0, offered / torch.where(q > 0, q, 1.0), 0.0 * offered)
         per_step = per_step + reached
     return -per_step
 
 
-# ---------------------------------------------------------------- rates (…) of p and log q (…, V)
+def _optimal_rate(p: Tensor, q: Tensor, count: int) -> Tensor:
+    """p(H) + 1 − q(H)^n, H the tokens with p/q below the optimal cut.
 
-
-def _optimal_rate(p: Tensor, log_q: Tensor, count: int, validate: bool) -> Tensor:
-    """p(H) + 1 − q(H)^n, H the tokens with p/q below the optimal cut."""
-    q = log_q.exp()
+    The cut is a minimiser: where it is unique, holding it fixed is exact (Danskin's theorem).
+    """
     with torch.no_grad():
         ratio = torch.where(q > 0, p / q, torch.inf)
         descending, order = ratio.sort(dim=-1, descending=True)
         target_above, draft_above = (x.gather(-1, order).cumsum(dim=-1) for x in (p, q))
         kept = target_above + (1.0 - draft_above).clamp(min=0.0) ** count
         above = ratio >= descending.gather(-1, kept.argmax(dim=-1, keepdim=True))
-    below_cut = torch.where(above, 0.0, p).sum(dim=-1)
     drafted_above = torch.where(above, q, 0.0).sum(dim=-1)
-    return below_cut + accepted_fully(torch.ones_like(drafted_above), drafted_above, count)
+    # 1 − (1 − x)^n as a sum of positive terms, which keeps a small x.
+    rest = (1.0 - drafted_above).clamp(min=0.0)
+    contained = drafted_above * sum(rest**i for i in range(count))
+    return torch.where(above, 0.0, p).sum(dim=-1) + contained
 
 
-def _preference_rate(p: Tensor, log_q: Tensor, count: int, validate: bool) -> Tensor:
-    q = log_q.exp()
-    ratio = torch.where(q > 0, p / q, -1.0).detach()
-    order = ratio.argsort(dim=-1, descending=True, stable=True)
-    accepted, _, left = accept_by_runs(p.gather(-1, order), q.gather(-1, order), count)
-    # The rate is 1 − left too, which would forget a small rate.
-    return torch.where(left.isnan(), left, accepted.sum(dim=-1))
+def _strata(log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The inclusion probability of each token (…, V), with a gradient, and its stratum; n for none."""
+    mass, order = top_tokens(log_q.detach().exp(), log_q.shape[-1])
+    stratum, _ = make_strata(mass, (mass > 0).sum(-1).clamp(max=count), count)
+    number = torch.empty_like(order).scatter_(-1, order, stratum)
+    none = log_q.new_zeros((*log_q.shape[:-1], count + 1))
+    largest = (none - torch.inf).scatter_reduce(-1, number, log_q.detach(), "amax")
+    weight = torch.where(number < count, log_q - largest.gather(-1, number), -torch.inf).exp()
+    total = none.scatter_add(-1, number, weight).gather(-1, number)
+    inclusion = weight / torch.where(number < count, total, 1.0)
+    return torch.where(log_q.isnan(), torch.nan, inclusion), number
 
 
-def _stratified_rate(p: Tensor, log_q: Tensor, count: int, validate: bool) -> Tensor:
-    number, inclusion = _strata(log_q, count, validate)
-    return accept_from_strata(p, inclusion, number, count).accepted.sum(dim=-1)
-
-
-_RATES = {
-    "optimal": _optimal_rate,
-    "preference": _preference_rate,
-    "stratified": _stratified_rate,
-}
-
-
-def _strata(log_q: Tensor, count: int, validate: bool) -> tuple[Tensor, Tensor]:
-    """The stratum of each token (…, V), and q within its stratum, with a gradient."""
-    strata = stratify(log_q.exp(), count, validate=validate)
-    number = strata.number
-    largest = log_q.new_full((*log_q.shape[:-1], count), -torch.inf)
-    largest = largest.scatter_reduce(-1, number, log_q.detach(), "amax").gather(-1, number)
-    weight = (log_q - largest).exp()
-    total = weight.new_zeros((*weight.shape[:-1], count)).scatter_add(-1, number, weight)
-    inclusion = weight / total.gather(-1, number)
-    return number, torch.where(strata.inclusion.isnan(), torch.nan, inclusion)
-
-
-# ---------------------------------------------------------------- checks
+def _swept(target: Tensor, q: Tensor, number: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Masses c q and a (…, V) of tokens in strata."""
+    masses, probs, slots = (x.reshape(-1, x.shape[-1]) for x in (target, q, number))
+    offered, accepted, *_ = sweep(masses, probs, slots.clamp(max=count - 1), count)
+    return offered.view(target.shape), accepted.view(target.shape)
 
 
 def _checked_pair(target_probs: Any, draft_logits: Any, validate: bool) -> tuple[Tensor, Tensor]:
@@ -313,7 +191,9 @@ def _checked_text(
     """The number of drafts after the nodes of each level."""
     if p.ndim < 2:
         raise wrong("target_probs", f"shape {tuple(p.shape)}", "(…, L, V)")
-    check_values("tokens", tokens, torch.int64, tuple(p.shape[:-1]), p.device)
+    if tokens.shape != p.shape[:-1] or tokens.dtype != torch.int64:
+        given = f"{tokens.dtype} of shape {tuple(tokens.shape)}"
+        raise wrong("tokens", given, f"torch.int64 of shape {tuple(p.shape[:-1])}")
     length = p.shape[-2]
     counts = list(num_drafts) if isinstance(num_drafts, Sequence) else [num_drafts] * length
     if len(counts) != length:

@@ -26,48 +26,19 @@ def checked_probs(name: str, probs: Any, validate: bool) -> Tensor:
     check_tensor(name, probs)
     probs = probs.detach()
     total = probs.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    valid = sums_to_one(total, probs.dtype) & (probs.amin(dim=-1, keepdim=True) >= 0)
-    if validate:
-        refuse_rows(name, probs, ~valid[..., 0])
+    close = (total - 1.0).abs() <= torch.finfo(probs.dtype).eps ** 0.5
+    valid = close & (probs.amin(dim=-1, keepdim=True) >= 0)
+    if validate and len(indices := (~valid[..., 0]).nonzero()):
+        index = tuple(indices[0].tolist())
+        where = f" at index {index}" if index else ""
+        row = probs[index].double()
+        raise wrong(
+            name,
+            f"a row{where} that sums to {row.sum().item()!r} and whose least number is {row.min().item()!r}",
+            f"finite numbers ≥ 0 that sum to 1 within {torch.finfo(probs.dtype).eps ** 0.5:.1e}, the "
+            f"tolerance of its dtype {probs.dtype}",
+        )
     return probs.double() / torch.where(valid, total, torch.nan)
-
-
-def sums_to_one(total: Tensor, dtype: torch.dtype) -> Tensor:
-    """Whether sums are 1 within the tolerance of the dtype of what was summed up; NaN is not."""
-    return (total - 1.0).abs() <= torch.finfo(dtype).eps ** 0.5
-
-
-def are_distributions(probs: Tensor) -> Tensor:
-    """A mask (…) of the rows of ``probs`` (…, V) that are distributions."""
-    total = probs.sum(dim=-1, dtype=torch.float64)
-    return sums_to_one(total, probs.dtype) & (probs.amin(dim=-1) >= 0)
-
-
-def refuse_rows(name: str, probs: Tensor, broken: Tensor) -> None:
-    """Raise ValueError for the first row of ``probs`` (…, V) that the mask (…) calls no distribution."""
-    if not len(indices := broken.nonzero()):
-        return
-    index = tuple(indices[0].tolist())
-    where = f" at index {index}" if index else ""
-    row = probs[index].double()
-    raise wrong(
-        name,
-        f"a row{where} that sums to {row.sum().item()!r} and whose least number is {row.min().item()!r}",
-        f"finite numbers ≥ 0 that sum to 1 within {torch.finfo(probs.dtype).eps ** 0.5:.1e}, the tolerance "
-        f"of its dtype {probs.dtype}",
-    )
-
-
-def draw_tokens(masses: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw an index (…) of each row (…, V) of masses ≥ 0 in float64; −1 for a sum of 0 or not finite."""
-    reached = masses.cumsum(dim=-1)
-    total = reached[..., -1:]
-    options = {"dtype": torch.float64, "device": masses.device}
-    # Less than 1, so that no token beyond the last one with mass is drawn.
-    uniform = torch.rand(total.shape, generator=generator, **options) * (1.0 - 1e-15)
-    drawn = torch.searchsorted(reached, uniform * total, right=True)
-    drawn = drawn.clamp(max=masses.shape[-1] - 1)
-    return torch.where(total.isfinite() & (total > 0), drawn, -1)[..., 0]
 
 
 def probs_from_logits(logits: Tensor, temperature: float = 1.0) -> Tensor:

@@ -6,8 +6,14 @@ device, fails here without a GPU.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from otmd import tensors
+from otmd.tensors import layers
 
 DEVICE, COUNT = "meta", 3
 Arguments = dict[str, Any]
@@ -47,33 +54,27 @@ class NoHostData(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def prepared(x: Arguments) -> tensors.TensorPreference:
-    return tensors.TensorPreference.for_strata(x["p"], strata(x), validate=False)
-
-
-def strata(x: Arguments) -> tensors.TensorStrata:
-    return tensors.stratify(x["q"], COUNT, validate=False)
-
-
 def curve(x: Arguments) -> tensors.TensorRatioCurve:
     return tensors.TensorRatioCurve(x["p"], x["q"], validate=False)
 
 
-def levels(x: Arguments) -> list[tensors.TensorLevel]:
-    q = x["q"].expand(2, 4, 50)
-    return [
-        tensors.draft_level(q[:, :1], 4, 20, validate=False),
-        tensors.draft_level(q, 1, 20, validate=False),
-    ]
+def step(x: Arguments) -> tuple[torch.Tensor, list[tensors.Level], torch.Tensor]:
+    """The target's rows, levels of 4 drafts, 1 after each and a quota of 5, and random numbers."""
+    mass, tokens = tensors.top_tokens(x["q"].expand(2, 4, 50), 20)
+    numbers = tensors.philox_uniforms(x["seeds"], x["seeds"], 4)
+    levels = [tensors.draft_level(mass[:, :1], tokens[:, :1], 4, uniforms=numbers)]
+    levels.append(tensors.draft_level(mass, tokens, 1))
+    reaches = torch.empty((2, 4), dtype=torch.float64, device=x["p"].device)
+    levels.append(tensors.draft_adaptive_level(mass, tokens, reaches, 5)[0])
+    return x["p"].expand(2, 14, 50), levels, numbers[:, :2]
 
 
-def adaptive_level(x: Arguments, **options: Any) -> object:
-    reaches = torch.empty((1, 4), dtype=torch.float64, device=DEVICE)
-    return tensors.draft_adaptive_level(x["q"][None], reaches, 6, 20, **options)
-
-
-def layers(x: Arguments) -> tensors.TensorLayerVerification:
-    return tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x), validate=False)
+def kernel(x: Arguments) -> None:
+    rows, levels, numbers = step(x)
+    tree = tensors.to_links(x["seeds"], levels)
+    out = [x["seeds"].new_empty(shape).int() for shape in (28, (2, 4), 2)]
+    coins = numbers[:, :1].expand(-1, 14), numbers[:, 1]
+    tensors.tree_speculative_sampling_strata(*out, *tree[:4], *coins, rows, *tree[4:], (4, 4, 5))
 
 
 def trained(loss: Callable[..., torch.Tensor], x: Arguments, *options: Any) -> None:
@@ -83,44 +84,41 @@ def trained(loss: Callable[..., torch.Tensor], x: Arguments, *options: Any) -> N
 
 
 CALLS: dict[str, Callable[[Arguments], object]] = {
-    "TensorLayerVerification": lambda x: repr(layers(x)),
-    "TensorLayerVerification.residual_probs": lambda x: layers(x).residual_probs(
-        x["drafts"][:, 0, 0]
-    ),
-    "TensorLayerVerification.verify": lambda x: layers(x).verify(),
-    "TensorLevel.draft_tokens": lambda x: levels(x)[1].draft_tokens,
-    "TensorLevel.parents": lambda x: levels(x)[1].parents,
-    "TensorPreference.for_strata": lambda x: prepared(x).accepted,
-    "TensorPreference.verify": lambda x: prepared(x).verify(x["drafts"]),
-    "TensorPreference.with_replacement": lambda x: tensors.TensorPreference.with_replacement(
-        x["p"], x["q"], COUNT, validate=False
-    ).verify(x["drafts"]),
+    "Level.draft_tokens": lambda x: step(x)[1][1].draft_tokens,
+    "Level.parents": lambda x: step(x)[1][1].parents,
     "TensorRatioCurve": lambda x: repr(curve(x)),
     "TensorRatioCurve.k_sequential_rates": lambda x: curve(x).k_sequential_rates(COUNT),
     "TensorRatioCurve.optimal_rates": lambda x: curve(x).optimal_rates(COUNT),
     "TensorRatioCurve.recursive_rejection_rates": lambda x: curve(x).recursive_rejection_rates(
         COUNT
     ),
-    "TensorStrata.num_drafts": lambda x: strata(x).num_drafts,
-    "TensorStrata.sample": lambda x: strata(x).sample(),
     "acceptance_loss": lambda x: [
-        trained(tensors.acceptance_loss, x, COUNT, rate)
-        for rate in ("optimal", "preference", "stratified")
+        trained(tensors.acceptance_loss, x, COUNT, rate) for rate in ("optimal", "stratified")
     ],
-    "draft_adaptive_level": lambda x: adaptive_level(x, validate=False),
-    "draft_level": lambda x: levels(x),
+    "draft_adaptive_level": step,
+    "draft_level": step,
+    "from_links": kernel,
     "greedy_rates": lambda x: tensors.greedy_rates(x["p"], x["q"], COUNT, validate=False),
+    "make_strata": step,
+    "philox_uniforms": step,
     "probs_from_logits": lambda x: (
         tensors.probs_from_logits(x["p"], 0.0),
         tensors.probs_from_logits(x["p"], 0.7),
     ),
-    "stratify": lambda x: tensors.stratify(x["q"], COUNT, 1.5, [1.0, 2.0, 4.0], validate=False),
+    "residual_masses": lambda x: tensors.verify_tree(*step(x)),
+    "score_tree": lambda x: tensors.score_tree(*step(x)[:2]),
+    "sweep": lambda x: tensors.score_tree(*step(x)[:2], passes=1),
     "target_only_rates": lambda x: tensors.target_only_rates(x["p"], x["q"], COUNT, validate=False),
+    "to_links": kernel,
     "tokens_per_step_loss": lambda x: trained(
         tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT
     ),
-    "total_variation_loss": lambda x: trained(tensors.total_variation_loss, x),
-    "hybrid_loss": lambda x: trained(tensors.hybrid_loss, x),
+    "top_tokens": lambda x: [
+        tensors.top_tokens(x["q"].to(t), 5) for t in (torch.half, torch.double)
+    ],
+    "tree_speculative_sampling_strata": kernel,
+    "verify": lambda x: tensors.verify(x["p"][:, 0], step(x)[1][0]),
+    "verify_tree": lambda x: tensors.verify_tree(*step(x)[:2]),
 }
 
 
@@ -132,18 +130,20 @@ def public_functions() -> Iterator[str]:
         if not inspect.isclass(thing):
             yield name
             continue
-        if "validate" in inspect.signature(thing).parameters and name != "TensorPreference":
+        if "validate" in inspect.signature(thing).parameters:
             yield name
         for member in vars(thing):
             if not member.startswith("_") and member not in fields:
                 yield f"{name}.{member}"
 
 
-def arguments() -> Arguments:
-    p = torch.empty((2, 1, 50), dtype=torch.float32, device=DEVICE)
-    q = torch.empty((4, 50), dtype=torch.bfloat16, device=DEVICE)
-    drafts = torch.empty((2, 4, COUNT), dtype=torch.int64, device=DEVICE)
-    return {"p": p, "q": q, "drafts": drafts}
+def arguments(device: str = DEVICE) -> Arguments:
+    """Numbers without values, or on the CPU random ones."""
+    p = torch.rand((2, 1, 50), device=device)
+    q = torch.rand((4, 50), device=device)
+    drafts = torch.zeros((2, 4, COUNT), dtype=torch.int64, device=device)
+    seeds = torch.arange(2, device=device)
+    return {"p": p, "q": (q / q.sum(-1, keepdim=True)).bfloat16(), "drafts": drafts, "seeds": seeds}
 
 
 def test_every_public_function_is_called() -> None:
@@ -164,11 +164,6 @@ BROKEN: dict[str, Callable[[Arguments], object]] = {
     "an array to the device": lambda x: torch.from_numpy(np.ones(2)),
     "mixed": lambda x: x["p"] + torch.arange(50),
     "checked values": lambda x: tensors.TensorRatioCurve(x["p"], x["q"]),
-    "checked strata": lambda x: tensors.stratify(x["q"], COUNT),
-    "checked adaptive levels": adaptive_level,
-    "checked levels": lambda x: tensors.draft_level(x["p"], COUNT, 5),
-    "checked trees": lambda x: tensors.TensorLayerVerification(x["p"].expand(2, 9, 50), levels(x)),
-    "checked drafts": lambda x: tensors.TensorPreference.with_replacement(x["p"], x["q"], COUNT),
 }
 
 
@@ -177,3 +172,57 @@ def test_a_value_that_leaves_is_found(name: str) -> None:
     """Controls, among them the functions that wait for the device to check values."""
     with pytest.raises((RuntimeError, NotImplementedError)), NoHostData(), StaysOnDevice():
         BROKEN[name](arguments())
+
+
+# ---------------------------------------------------------------- one graph, one file
+
+
+def test_a_step_is_one_graph() -> None:
+    """Without a break, so that it needs no value on the host; and the graph computes the same."""
+    x = arguments("cpu")
+    rows, levels, numbers = step(x)
+
+    def decide(rows: torch.Tensor, levels: list[tensors.Level], numbers: torch.Tensor) -> Any:
+        verdict = tensors.verify_tree(rows, levels, numbers, rounds=2, passes=2)
+        return verdict, tensors.to_links(numbers[:, 0].long(), levels)
+
+    compiled = torch.compile(decide, backend="aot_eager", fullgraph=True)(rows, levels, numbers)
+    for result, expected in zip(compiled, decide(rows, levels, numbers), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
+    torch.compile(step, backend="eager", fullgraph=True)(x)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        # A control: the host must know the value.
+        torch.compile(lambda p: p if p.sum() > 1 else -p, backend="eager", fullgraph=True)(rows)
+
+
+FILE = Path(layers.__file__)
+ALONE = """
+import sys, doctest, layers
+assert not [name for name in sys.modules if name.split(".")[0] == "otmd"]
+assert doctest.testmod(layers) == (0, 4)
+"""
+
+
+def test_the_file_runs_alone(tmp_path: Path) -> None:
+    """A copy in an empty folder, without this package on the path."""
+    shutil.copy(FILE, tmp_path)
+    (tmp_path / "alone.py").write_text(ALONE)
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        f"import sys; sys.path = [{str(tmp_path)!r}, *sys.path]; import alone",
+    ]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    subprocess.run(command, check=True, cwd=tmp_path, env=environment)
+
+
+def test_the_file_imports_torch_alone() -> None:
+    source = FILE.read_text()
+    assert source.startswith("# SPDX-License-Identifier: Apache-2.0\n")
+    imports = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    assert imports == {"__future__", "collections.abc", "typing", "torch"}
