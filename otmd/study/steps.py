@@ -91,9 +91,6 @@ def take_steps(
                 else:
                     walk.target.extend(emitted)
                     walk.draft.extend(emitted)
-            # Contexts refer to themselves, and the garbage collector would come late for the distributions.
-            vars(context).clear()
-            vars(tree).clear()
     return sums
 
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
+from weakref import proxy
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -164,12 +165,14 @@ class Context:
         self._target_model = target_model
         # The target is not asked before the tree is drawn, so sizes are compared when both are known.
         self._target_size = self._draft_size = 0
-        self.target = cache(self._target)
+        # Caches that held the context would keep the distributions until the garbage collector comes.
+        me = proxy(self)
+        self.target = cache(lambda prefix: me._target(prefix))
         self.draft = cache(partial(next_probs, "draft_model", law.draft_model))
-        self.node_law = cache(self._node_law)
+        self.node_law = cache(lambda prefix, state: me._node_law(prefix, state))
         self.rule = cache(
             lambda verifier, prefix, state: verifier.prepare(
-                self.target(prefix), self.node_law(prefix, state)
+                me.target(prefix), me.node_law(prefix, state)
             )
         )
 

@@ -59,23 +59,22 @@ class InclusionBound:
 
         Each node u of the tree adds Σ_y M(uy) min(1, min_v π(v)/M(v)) divided by π(u), at most 1.
         """
-
-        def below(prefix: Prefix, walk: _Walk) -> float:
+        total = 1.0
+        nodes: list[tuple[Prefix, _Walk]] = [((), _start(context))]
+        while nodes:
+            prefix, walk = nodes.pop()
             ratio = sum(walk.states.values())
             if len(prefix) == context.law.depth or ratio == 0.0:
-                return 0.0
-            total = walk.accepted(context, prefix) / ratio
-            node = tree.node(prefix)
-            if node is None:
-                return total
+                continue
+            total += walk.accepted(context, prefix) / ratio
+            if (node := tree.node(prefix)) is None:
+                continue
             target = context.target(prefix)
             for token in np.unique(node.tokens).tolist():
                 _require_state_by_token(context, prefix, node, token)
                 if target[token] > 0.0:
-                    total += below((*prefix, token), walk.after(context, prefix, token))
-            return total
-
-        return 1.0 + below((), _start(context))
+                    nodes.append(((*prefix, token), walk.after(context, prefix, token)))
+        return total
 
     def along(self, context: Context, text: Sequence[int]) -> float:
         """Tokens whose mean over the target's texts of ``depth`` tokens is the bound."""

@@ -123,17 +123,19 @@ class TokenLevel(TreeVerifier):
     def expected_tokens(
         self, context: Context, tree: DraftTree, *, rng: RngLike | RandomChoices = None
     ) -> float:
-        def after(prefix: Prefix) -> float:
-            node = tree.node(prefix)
-            if node is None:
-                return 1.0
-            output = context.rule(self.verifier, prefix, node.state).conditional_law(node.tokens)
-            tokens = np.unique(node.tokens).tolist()
-            return 1.0 + sum(
-                float(output[token]) * after((*prefix, token)) for token in tokens if output[token]
-            )
-
-        return after(())
+        # Every node that is reached emits one token.
+        expected = 0.0
+        reached: list[tuple[Prefix, float]] = [((), 1.0)]
+        while reached:
+            prefix, prob = reached.pop()
+            expected += prob
+            if (node := tree.node(prefix)) is not None:
+                rule = context.rule(self.verifier, prefix, node.state)
+                output = rule.conditional_law(node.tokens)
+                for token in np.unique(node.tokens).tolist():
+                    if output[token] > 0.0:
+                        reached.append(((*prefix, token), prob * float(output[token])))
+        return expected
 
     def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:
         rule = context.rule(self.verifier, prefix, node.state)
