@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from otmd.models.dataset import SHARDS, Dataset, open_dataset, write_shard
-from otmd.models.drafts import Draft, check_draft, common_vocabulary, load_draft
+from otmd.models.drafts import NGRAM, Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -147,7 +146,8 @@ def held_out_corpus(
     spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
 ) -> list[list[int]] | None:
     """Tokens of the built-in prompts not among ``prompts``, for an n-gram model without a file; else None."""
-    if not re.fullmatch(r"ngram(:\d+)?(\+context)?", spec):
+    ngram = NGRAM.fullmatch(spec)
+    if ngram is None or ngram[2] is not None:
         return None
     used = {prompt.text for prompt in prompts}
     corpus = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]

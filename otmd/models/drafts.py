@@ -19,7 +19,8 @@ from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
-_NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
+# The order, the file and the counts of the text itself, each of which may be left out.
+NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
 
 
 class Draft(Protocol):
@@ -148,7 +149,7 @@ def load_draft(
     check_draft(spec)
     if spec.startswith("skip:"):
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
-    if match := _NGRAM.fullmatch(spec):
+    if match := NGRAM.fullmatch(spec):
         order, file, learns = match.groups()
         if file is not None:
             text = Path(file).read_text("utf-8")
@@ -164,7 +165,7 @@ def load_draft(
 
 def check_draft(spec: str) -> None:
     """Raise ValueError, before a model is loaded, for a malformed ``spec`` or one of a missing file."""
-    ngram = _NGRAM.fullmatch(spec)
+    ngram = NGRAM.fullmatch(spec)
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")

@@ -185,23 +185,18 @@ class _Scores(Reader):
 
     def __init__(
         self,
-        model: Draft | _BareModel,
+        model: Any,
         ids: torch.Tensor,
         processors: Any,
         step: Processing,
         vocab_size: int | None = None,
     ) -> None:
-        count = getattr(model, "token_count", None)
-        self._token_count = int(cast(Draft, model).vocab_size if count is None else count)
+        self._token_count = int(getattr(model, "token_count", None) or model.vocab_size)
         self.vocab_size = vocab_size or self._token_count
         self.ids = ids
         self.processors = processors
-        tokens = self._known(ids[0].tolist())
-        if isinstance(model, _BareModel):
-            after = CachedContinuations(cast(LanguageModel, model), tokens)
-        else:
-            after = continuations(model, tokens)
-        super().__init__(after, step)
+        begin: Any = CachedContinuations if isinstance(model, _BareModel) else continuations
+        super().__init__(begin(model, self._known(ids[0].tolist())), step)
 
     def text(self, prefix: Prefix) -> torch.Tensor:
         """Token ids (1, T) of the text and a prefix."""

@@ -104,8 +104,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     A link stays, and its target is written. A pipe, a device and standard output are written in place.
     """
-    if (stream := _in_place(path)) is not None:
-        with advice_on_failure(path), open(stream, "wb", closefd=stream != _STDOUT) as opened:
+    is_stdout = False
+    with suppress(OSError):
+        # /dev/stdout may be a regular file: opened anew, it would lose what was printed.
+        is_stdout = os.path.samestat(path.stat(), os.fstat(_STDOUT))
+    if is_stdout or (path.exists() and not path.is_file() and not path.is_dir()):
+        if is_stdout:
+            sys.stdout.flush()
+        file = _STDOUT if is_stdout else path
+        with advice_on_failure(path), open(file, "wb", closefd=not is_stdout) as opened:
             opened.write(data)
         return
     path = path.resolve()
@@ -123,18 +130,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def _in_place(path: Path) -> Path | int | None:
-    """The path or descriptor of a file that must not be replaced; None for any other file."""
-    if not path.exists() or path.is_dir():
-        return None
-    with suppress(OSError):
-        # /dev/stdout may be a regular file: opened anew, it would lose what was printed.
-        if os.path.samestat(path.stat(), os.fstat(_STDOUT)):
-            sys.stdout.flush()
-            return _STDOUT
-    return None if path.is_file() else path
 
 
 @contextmanager
