@@ -2,7 +2,7 @@
 
 A law is a table: a mapping from tuples of n draft tokens to their probabilities. Numbers are ints, Fractions,
 strings such as ``"1/3"`` or floats; a float counts as the binary fraction that it is: 0.25 is 1/4, but 0.1 is
-not 1/10. Distributions sum to exactly 1. K-SEQ needs sympy (``pip install -e ".[exact]"`` in a clone).
+not 1/10. Distributions sum to exactly 1. K-SEQ needs sympy (``pip install "otmd[exact]"``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -124,7 +124,7 @@ def decode(
     speculation: Speculation | None = None,
     processing: Processing = _RAW,
     *,
-    rng: RngLike,
+    rng: RngLike = None,
 ) -> Decoded:
     """Continue a prompt.
 

@@ -169,6 +169,8 @@ def check_draft(spec: str) -> None:
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
+    elif ngram and ngram[1] is not None and int(ngram[1]) < 1:
+        raise wrong("draft", repr(spec), "an order of 1 or more")
     elif ngram and ngram[2] is not None and not Path(ngram[2]).is_file():
         raise ValueError(f"draft: there is no file {ngram[2]!r} to fit an n-gram model on")
     elif not ngram and re.match(r"ngram($|[:+])", spec):

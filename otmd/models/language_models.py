@@ -251,7 +251,8 @@ def load_target(
     if kind == "cuda" and not torch.cuda.is_available():
         raise wrong("device", repr(device), "another: torch sees no CUDA device here")
     dtype = dtype or ("float32" if device == "cpu" else "auto")
-    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+    type_ = getattr(torch, dtype, None)
+    if dtype != "auto" and not (isinstance(type_, torch.dtype) and type_.is_floating_point):
         raise wrong("dtype", repr(dtype), "'auto' or a torch dtype such as 'float32'")
     model, tokenizer, revision = _find(name, dtype, revision, progress)
     shown = f"{DEFAULT_MODEL.name} {DEFAULT_MODEL.version}" if name == "default" else name

@@ -74,9 +74,7 @@ def _modeling_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise ImportError(
-            f'solver={name!r} needs pip install -e ".[modeling]" in a clone of otmd'
-        ) from error
+        raise ImportError(f'solver={name!r} needs pip install "otmd[modeling]"') from error
 
 
 _CVXPY_STATUS = {"infeasible": "infeasible", "unbounded": "unbounded", "user_limit": "time limit"}

@@ -131,10 +131,10 @@ class TokenLevel(TreeVerifier):
             expected += prob
             if (node := tree.node(prefix)) is not None:
                 rule = context.rule(self.verifier, prefix, node.state)
-                output = rule.conditional_law(node.tokens)
-                for token in np.unique(node.tokens).tolist():
-                    if output[token] > 0.0:
-                        reached.append(((*prefix, token), prob * float(output[token])))
+                output = prob * rule.conditional_law(node.tokens)
+                drafted = np.unique(node.tokens)
+                accepted = drafted[output[drafted] > 0.0].tolist()
+                reached += [((*prefix, token), float(output[token])) for token in accepted]
         return expected
 
     def _decide(self, context: Context, prefix: Prefix, node: Node, choices: RandomChoices) -> int:

@@ -151,14 +151,14 @@ REFUSED = {
         *((lambda m, ids=ids: m.tiny.logits(ids), ValueError, "token_ids: got")
           for ids in ([], [[]], [1.5], [62], [-1], [[[1]]])),
         (lambda m: LanguageModel(make_llama().model, make_tokenizer(), "a", "b"), ValueError, "no output"),
-        (loaded(dtype="float7"), ValueError, "dtype: got 'float7'"),
+        *((loaded(dtype=dtype), ValueError, f"dtype: got {dtype!r}") for dtype in ("float7", "int3")),
         (loaded(device="abacus"), ValueError, "device: got 'abacus'"),
         (loaded(revision="main"), ValueError, "revision: got .*names on the hub"),
         (in_double, ValueError, "expected float32 or bfloat16"),
         *((lambda m, layers=layers: skip_layers(m.tiny, layers), ValueError, "layers: got")
           for layers in ([], [5], [-1], [1, 1], [0, 1, 2, 3, 4])),
         *((drafted(spec), ValueError, "draft: got .*, expected")
-          for spec in ("skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:2:", "skip:1+2")),
+          for spec in ("skip:", "skip:a", "skip:1,", "ngram:", "ngram:x", "ngram:0", "ngram:2:", "skip:1+2")),
         (drafted("ngram:2:nix"), ValueError, "draft: there is no file 'nix'"),
         (drafted("ngram:2"), ValueError, "needs text to be fitted on"),
         (lambda m: common_vocabulary(m.tiny, other(words=SWAPPED)), ValueError, "2 tokens differ"),
