@@ -198,10 +198,10 @@ class BlockByTokens(BlockVerification):
             ratio = float(context.target(path)[token] / context.draft(path)[token])
             kept.append(kept[-1] * min(ratio, 1.0))
             path = (*path, token)
-        one, two = kept[1:]
-        both = two - xlogy(two, two)
+        c1, c2 = kept[1:]
+        both = c2 - xlogy(c2, c2)
         # P(u_1 ≤ c_1 and u_1 u_2 > c_2), and P(u_1 u_2 > c_2).
-        first, rest = one - two + xlogy(two, two) - xlogy(two, one), 1.0 - both
+        first, rest = c1 - c2 + xlogy(c2, c2) - xlogy(c2, c1), 1.0 - both
         if choices.accepts(both):
             return (*path, choices.token(context.target(path)))
         path = path[:1] if choices.accepts(min(first / rest, 1.0)) else ()
