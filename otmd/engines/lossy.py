@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import xlogy
 
 from otmd.laws import DraftLaw, TopK, WithReplacement
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -28,7 +29,10 @@ class LossyRule(NamedTuple):
         From q and n to the law of the drafts: deterministic tokens, or one sampled token.
     decide : callable
         From p and q to two functions of the drafts (n,): acceptance probabilities (n,), and the residual
-        (V,).
+        (V,). With a sampled draft the residual is the same for every draft.
+    keeps : callable or None
+        From q to a mask (V,): a sampled draft outside it is dropped, and the output is drawn from p. None
+        keeps every draft.
 
     Examples
     --------
@@ -42,13 +46,22 @@ class LossyRule(NamedTuple):
 
     law: Callable[[FloatArray, int], DraftLaw]
     decide: Callable[[FloatArray, FloatArray], tuple[ByDrafts, ByDrafts]]
+    keeps: Callable[[FloatArray], BoolArray] | None = None
 
     def prepare(
         self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw
     ) -> PreparedVerifier:
         """Prepare the rule for a law of drafts."""
         accept, residual = self.decide(target, draft_probs)
-        return _Prepared(target, law, accept, residual)
+        if self.keeps is None:
+            return _Prepared(target, law, accept, residual)
+        kept = self.keeps(draft_probs)
+        return _Prepared(
+            target,
+            law,
+            lambda x: np.where(kept[x], accept(x), 0.0),
+            lambda x: residual(x) if kept[x].all() else target,
+        )
 
     def output_distribution(
         self, target: FloatArray, draft_probs: FloatArray, num_drafts: int
@@ -61,15 +74,19 @@ class LossyRule(NamedTuple):
             tokens = structure.deterministic
             output = rule.conditional_law(tokens)
             return output, float(output[tokens].sum())
-        # With one sampled draft, the residual is the same for every draft.
-        inclusion = law.inclusion_probs()
+        # With one sampled draft, the residual is the same for every draft that is kept.
         tokens = np.arange(target.size)
-        accepted = inclusion * rule.accept_probs(tokens)
-        rejected = float(inclusion.sum() - accepted.sum())
-        residual = rule.residual(tokens)
-        # The residual may give the same token that was rejected.
-        redrawn = float(residual @ (inclusion - accepted))
-        return accepted + rejected * residual, float(accepted.sum()) + redrawn
+        accepted = law.inclusion_probs() * rule.accept_probs(tokens)
+        rejected = law.inclusion_probs() - accepted
+        output, rate = accepted.copy(), float(accepted.sum())
+        kept = np.ones(target.size, bool) if self.keeps is None else self.keeps(draft_probs)
+        for group in (tokens[kept], tokens[~kept]):
+            if group.size:
+                residual = rule.residual(group[:1])
+                output += rejected[group].sum() * residual
+                # The residual may give the same token that was rejected or dropped.
+                rate += float(residual[group] @ rejected[group])
+        return output, rate
 
 
 class _Prepared(PreparedVerifier):
@@ -122,6 +139,17 @@ def ensemble(weight: float) -> LossyRule:
     return LossyRule(lambda q, _: WithReplacement(q, 1), decide)
 
 
+def _without(target: FloatArray) -> ByDrafts:
+    """The target without the drafts, renormalised."""
+
+    def rest(draft_tokens: IntArray) -> FloatArray:
+        others = target.copy()
+        others[draft_tokens] = 0.0
+        return normalised(others, target)
+
+    return rest
+
+
 def thresholds(single: float, accumulated: float) -> LossyRule:
     """Target-only sampling of deterministic drafts, with two thresholds that accept more; lossless at (1, 1).
 
@@ -139,12 +167,7 @@ def thresholds(single: float, accumulated: float) -> LossyRule:
             prob = np.divide(below - before, 1.0 - before, out=np.ones(mass.size), where=before < 1)
             return np.where(mass >= single, 1.0, prob)
 
-        def rest(draft_tokens: IntArray) -> FloatArray:
-            others = p.copy()
-            others[draft_tokens] = 0.0
-            return normalised(others, p)
-
-        return accept, rest
+        return accept, _without(p)
 
     return LossyRule(TopK, decide)
 
@@ -174,3 +197,59 @@ def typical(threshold: float, alpha: float) -> LossyRule:
 def relaxed(top_k: int, delta: float) -> LossyRule:
     """Accept the draft if it is among the target's top k and p ≥ max p − delta; else emit argmax p."""
     return LossyRule(TopK, lambda p, _: _largest(p, _best(p, top_k) & (p >= p.max() - delta)))
+
+
+def ears(tolerance: float) -> LossyRule:
+    """One sampled draft, accepted with probability min(1, p/q + tolerance·(1 − max p)).
+
+    A rejected draft is replaced from (p − q)₊, as if the probability had been min(1, p/q).
+    """
+
+    def decide(p: FloatArray, q: FloatArray) -> tuple[ByDrafts, ByDrafts]:
+        accept, residual = _tested(p, q)
+        return lambda x: np.minimum(1.0, accept(x) + tolerance * (1.0 - p.max())), residual
+
+    return LossyRule(lambda q, _: WithReplacement(q, 1), decide)
+
+
+def cascade(alpha: float) -> LossyRule:
+    """One sampled draft, verified against the law of a speculative cascade in place of p.
+
+    Tokens with p ≥ (1 − alpha) max p are the draft model's; all others are drawn from p: the law is
+    q(v)·1[v is such a token] + p(v)·q(the others) (Narasimhan et al. 2024, eq. 15).
+    """
+
+    def decide(p: FloatArray, q: FloatArray) -> tuple[ByDrafts, ByDrafts]:
+        deferred = p < (1.0 - alpha) * p.max()
+        return _tested(np.where(deferred, 0.0, q) + p * q[deferred].sum(), q)
+
+    return LossyRule(lambda q, _: WithReplacement(q, 1), decide)
+
+
+def fly(threshold: float, followed: float = 1.0) -> LossyRule:
+    """The draft's argmax, accepted with probability p, or if the target hesitates and the next drafts agree.
+
+    The target hesitates if −Σ p log p of its three most likely tokens is at least ``threshold``. ``followed``
+    is the probability that the next drafts, a window of them, are accepted; the loss is proportional to it.
+    """
+
+    def decide(p: FloatArray, _: FloatArray) -> tuple[ByDrafts, ByDrafts]:
+        top = p[_best(p, 3)]
+        hesitates = -xlogy(top, top).sum() >= threshold
+
+        def accept(draft_tokens: IntArray) -> FloatArray:
+            mass = p[draft_tokens]
+            return mass + np.where(hesitates & (mass > 0.0), (1.0 - mass) * followed, 0.0)
+
+        return accept, _without(p)
+
+    return LossyRule(lambda q, _: TopK(q, 1), decide)
+
+
+def dropped(threshold: float) -> LossyRule:
+    """One sampled draft, dropped if its own q is below ``threshold``, else verified with min(1, p/q).
+
+    The kept drafts no longer have the law q. A decision by max q, or by anything else that is fixed before
+    the draft is drawn, would be lossless.
+    """
+    return LossyRule(lambda q, _: WithReplacement(q, 1), _tested, lambda q: q >= threshold)

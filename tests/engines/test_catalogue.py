@@ -78,6 +78,49 @@ def test_known_bias():
     np.testing.assert_allclose(mixed, [0.7, 0.3])
 
 
+@pytest.mark.parametrize(
+    ("rule", "rate", "output"),
+    [
+        # Token 2 is accepted with probability .5 + .3·.5; its rejection gives token 0.
+        (lossy.ears(0.3), 0.825, [0.425, 0.25, 0.325]),
+        # Only token 0 is the draft model's: its .25, and p on the other .75.
+        (lossy.cascade(0.25), 0.625, [0.625, 0.1875, 0.1875]),
+        # All three tokens have at least .05 of the largest p: the output is q.
+        (lossy.cascade(0.95), 1.0, [0.25, 0.25, 0.5]),
+        # The argmax of q, with p = .25, and half of what is rejected.
+        (lossy.fly(0.3, 0.5), 0.625, [0.25, 0.125, 0.625]),
+        (lossy.fly(0.3), 1.0, [0.0, 0.0, 1.0]),
+        # Token 2 is kept and accepted half the time; of the dropped drafts 3/8 are drawn again.
+        (lossy.dropped(0.3), 0.25 + 0.5 * 0.375, [0.5, 0.125, 0.375]),
+    ],
+)
+def test_exact_loss_by_hand(rule, rate, output):
+    """At p = (.5, .25, .25) and q = (.25, .25, .5), where rejection sampling accepts .75."""
+    p, q = np.array([0.5, 0.25, 0.25]), np.array([0.25, 0.25, 0.5])
+    assert CATALOGUE["rejection"].judge(p, q).rate == pytest.approx(0.75)
+    exact, accepted = rule.output_distribution(p, q, 1)
+    np.testing.assert_allclose(exact, output, atol=1e-15)
+    assert accepted == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lossy.ears(0.0),
+        lossy.fly(0.3, 0.0),
+        lossy.fly(2.0),
+        lossy.dropped(0.0),
+        lossy.dropped(1.1),
+        # Dropped by max q, which is fixed before the draft is drawn, as vLLM's confidence_stop.py does.
+        lossy.dropped(0.0)._replace(keeps=lambda q: np.full(q.size, q.max() >= 0.4)),
+    ],
+)
+def test_sound_twins_are_lossless(rule):
+    for seed in range(6):
+        p, q = pair(seed)
+        np.testing.assert_allclose(rule.output_distribution(p, q, 1)[0], p, atol=1e-12)
+
+
 def test_thresholds_of_one_are_lossless():
     p, q = pair(1)
     output, rate = lossy.thresholds(1.0, 1.0).output_distribution(p, q, 3)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from scipy.special import xlogy
 from small_models import model_pair
 
 import otmd
@@ -26,6 +27,7 @@ from otmd.trees import (
     TreeVerifier,
     output_distribution,
     target_distribution,
+    tokens_per_step,
 )
 from otmd.trees.adaptive import GrownTree
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
@@ -153,6 +155,100 @@ def test_an_index_off_by_one_in_a_capped_block() -> None:
     check_tree_verifier(CappedBlock(1), IIDPaths(draft, 1, 1), target)
     check_tree_verifier(CappedBlock(0), IIDPaths(draft, 1, 2), target)
     assert caught(CappedBlock(1), target, IIDPaths(draft, 1, 2)) > 0.01
+
+
+# ---------------------------------------------------------------- engines, by project and number
+
+
+class Misread(TreeVerifier):
+    """A rule that decides with another context than the tree was drawn in."""
+
+    def __init__(self, rule: TreeVerifier, context: Callable[[Context], Context]) -> None:
+        self.rule = rule
+        self.context = context
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        return self.rule.emit(self.context(context), tree, choices)
+
+
+def row_before(context: Context) -> Context:
+    """The target's row of the position before, from a slice of the logits that begins too early."""
+    return Context(lambda prefix: context.target(prefix[:-1]), context.law)
+
+
+def as_independent(context: Context) -> Context:
+    """Drafts without replacement, of which the earlier ones are not taken out of q."""
+    return Context(context.target, TokenTree(context.law.draft_model, (2, 1), otmd.WithReplacement))
+
+
+class BlockByTokens(BlockVerification):
+    """Block verification of two tokens by the token rule's quotients and residual.
+
+    With c_i = Π min(p/q, 1) and uniform u_1, u_2, the longest prefix of i tokens with u_1 ⋯ u_i ≤ c_i is
+    kept, and the next token is drawn from (p − q)₊.
+    """
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        """See :class:`~otmd.trees.TreeVerifier`."""
+        path: Prefix = ()
+        kept = [1.0]
+        while (node := tree.node(path)) is not None:
+            token = int(node.tokens[0])
+            ratio = float(context.target(path)[token] / context.draft(path)[token])
+            kept.append(kept[-1] * min(ratio, 1.0))
+            path = (*path, token)
+        c1, c2 = kept[1:]
+        both = c2 - xlogy(c2, c2)
+        # P(u_1 ≤ c_1 and u_1 u_2 > c_2), and P(u_1 u_2 > c_2).
+        first, rest = c1 - c2 + xlogy(c2, c2) - xlogy(c2, c1), 1.0 - both
+        if choices.accepts(both):
+            return (*path, choices.token(context.target(path)))
+        path = path[:1] if choices.accepts(min(first / rest, 1.0)) else ()
+        return (*path, choices.token(leftover(1.0, context.target(path), context.draft(path))[1]))
+
+
+TARGET_ONLY = TokenLevel(otmd.TargetOnly())
+BY_REJECTION = TokenLevel(otmd.RecursiveRejection())
+APPROXIMATE = "as in hipfire #483: an approximate verifier of distinct drafts"
+ON_RECORD = {
+    "TensorRT-LLM #15098: the wrong slice of logits": (
+        Misread(TARGET_ONLY, row_before),
+        TARGET_ONLY,
+        lambda draft: TokenTree(draft, (2, 1), otmd.TopK),
+        0.4,
+    ),
+    "vllm-ascend #7807: block verification by the token rule": (
+        BlockByTokens(),
+        BlockVerification(),
+        lambda draft: IIDPaths(draft, 1, 2),
+        0.15,
+    ),
+    APPROXIMATE: (
+        Misread(BY_REJECTION, as_independent),
+        BY_REJECTION,
+        lambda draft: TokenTree(draft, (2, 1), otmd.WithoutReplacement),
+        0.05,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_RECORD)
+def test_faults_of_engines_beside_their_sound_twins(name: str) -> None:
+    faulty, sound, make, least = ON_RECORD[name]
+    target, draft = model_pair("any", 2)
+    check_tree_verifier(sound, make(draft), target)
+    assert caught(faulty, target, make(draft)) > least
+
+
+def test_an_approximate_verifier_accepts_too_much() -> None:
+    """So what it gains over the exact one is no gain."""
+    faulty, sound, make, _ = ON_RECORD[APPROXIMATE]
+    target, draft = model_pair("any", 2)
+    exact, approximate = (
+        tokens_per_step(rule, target, make(draft)).value for rule in (sound, faulty)
+    )
+    assert approximate > exact
 
 
 # ---------------------------------------------------------------- trees that look at what was drawn
