@@ -29,7 +29,6 @@ class Engine:
     rule: Callable | Verifier = RejectionSteps
     target: Processing = PLAIN
     draft: Processing = PLAIN
-    verified_draft: Processing | None = None
     recorded_target: Processing | None = None
     recorded_draft: Processing | None = None
     record_unreached: bool = False
@@ -73,13 +72,10 @@ class Engine:
     def _position(self, target_logits, draft_logits) -> tuple[Any, DraftLaw, Callable, Row]:
         """What the engine uses in a context, its rule, and what it writes down."""
         p, law = self.target(target_logits), self.law(self.draft(draft_logits), self.num_drafts)
-        told = law
-        if self.verified_draft is not None:
-            told = self.law(self.verified_draft(draft_logits), self.num_drafts)
         if isinstance(self.rule, Verifier):
-            rule = self.rule.prepare(p, told).conditional_law
+            rule = self.rule.prepare(p, law).conditional_law
         else:
-            rule = self.rule(p, told)
+            rule = self.rule(p, law)
         recorded = {
             "target_probs": (self.recorded_target or self.target)(target_logits),
             "draft_probs": (self.recorded_draft or self.draft)(draft_logits),

@@ -159,6 +159,10 @@ def signs(report: RecordedRunAudit) -> set[str]:
     )
 
 
+def most(report: RecordedRunAudit):
+    return max(report.events, key=lambda event: event.num_rows)
+
+
 # The first engine of each line, and in make test-slow the others.
 @pytest.mark.parametrize(
     ("fault", "name"),
@@ -174,6 +178,12 @@ def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     assert report.outcome == "FAULTY"
     assert pattern.seen <= signs(report)
     assert not pattern.unseen & signs(report)
+    for event in report.events:
+        assert f"Usual cause of such rows: {event.usually}" in str(report) or event is not most(
+            report
+        )
+    if report.acceptance.too_high:
+        assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
 
 
 def test_the_page_has_these_lines_and_no_others():

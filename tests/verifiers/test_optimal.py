@@ -21,8 +21,9 @@ INSTANCES = instances(30, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """The laws with and without replacement, and in turn strata or one of the laws with top tokens."""
-    names = ["with_replacement", "without_replacement", SERVED[instance.seed[1] % len(SERVED)]]
+    """With, without replacement, several drafters, and in turn strata or one of the laws with top tokens."""
+    names = ["with_replacement", "without_replacement", "independent"]
+    names.append(SERVED[instance.seed[1] % len(SERVED)])
     laws = [package_law(instance, name) for name in names if instance.applicable(name)]
     q = instance.draft_probs
     n = instance.num_drafts
@@ -41,7 +42,9 @@ def plan_of(target: Array, law: otmd.DraftLaw, tol: float = 1e-10) -> ChoicePlan
 def by_sets(prepared: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, float]:
     """The distribution of the output and P(it is a draft), as sums over the multisets of drafts."""
     tuples, probs = law.enumerate()
-    multisets, index = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)
+    # Of several drafters it matters which has drafted a token.
+    sets = tuples if isinstance(law, otmd.Independent) else np.sort(tuples, axis=1)
+    multisets, index = np.unique(sets, axis=0, return_inverse=True)
     output = np.zeros(law.vocab_size)
     accepted = 0.0
     for tokens, prob in zip(multisets, np.bincount(index.ravel(), probs), strict=True):
