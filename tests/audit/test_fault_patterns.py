@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from faulty_engines import FAULTS
+from recorded_engine import FAULTS
 
 from otmd.audit import RecordedRunAudit, recorded_run
 
@@ -159,10 +159,6 @@ def signs(report: RecordedRunAudit) -> set[str]:
     )
 
 
-def most(report: RecordedRunAudit):
-    return max(report.events, key=lambda event: event.num_rows)
-
-
 # The first engine of each line, and in make test-slow the others.
 @pytest.mark.parametrize(
     ("fault", "name"),
@@ -178,10 +174,9 @@ def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     assert report.outcome == "FAULTY"
     assert pattern.seen <= signs(report)
     assert not pattern.unseen & signs(report)
-    for event in report.events:
-        assert f"Usual cause of such rows: {event.usually}" in str(report) or event is not most(
-            report
-        )
+    if report.events:
+        most = max(report.events, key=lambda event: event.num_rows)
+        assert f"Usual cause of such rows: {most.usually}" in str(report)
     if report.acceptance.too_high:
         assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
 

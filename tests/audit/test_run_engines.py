@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from faulty_verifiers import RejectionSteps
 from recorded_engine import Engine
 from scipy.stats import binom
 
@@ -12,16 +11,22 @@ from otmd.audit import recorded_run
 from otmd.probabilities import Processing
 
 SOUND = {
-    "K-SEQ": (Engine(num_drafts=2, rule=otmd.KSequential(), vocab_size=100), "with-replacement"),
+    "K-SEQ": (
+        Engine(num_drafts=2, law=otmd.WithReplacement, verifier=otmd.KSequential()),
+        "with-replacement",
+    ),
     "without replacement": (
-        Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection()),
+        Engine(num_drafts=2, law=otmd.WithoutReplacement, verifier=otmd.RecursiveRejection()),
         "without-replacement",
     ),
-    "stratified": (Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()), "stratified"),
-    "hub": (Engine(num_drafts=2, law=otmd.Hub, rule=otmd.SpecHub()), "hub"),
+    "stratified": (
+        Engine(num_drafts=3, law=otmd.Stratified, verifier=otmd.Preference()),
+        "stratified",
+    ),
+    "hub": (Engine(num_drafts=2, law=otmd.Hub, verifier=otmd.SpecHub()), "hub"),
     "chain, all positions recorded": (Engine(depth=3, record_unreached=True), "with-replacement"),
     "the most likely token": (
-        Engine(draft=Processing(temperature=0), recorded_draft=Processing()),
+        Engine(draft=Processing(temperature=0)),
         "fixed",
     ),
     "top-k and top-p": (
@@ -55,11 +60,9 @@ def test_sound_engines_raise_alarms_at_the_stated_rate(name):
 
 def test_stratified_drafts_verified_with_the_law_of_independent_ones():
     """Whether the report finds other faults of engines says test_fault_patterns.py."""
-
-    def as_independent(p, law):
-        return RejectionSteps(p, otmd.WithReplacement(law.draft_probs, law.num_drafts))
-
-    engine = Engine(num_drafts=3, law=otmd.Stratified, rule=as_independent)
+    engine = Engine(
+        sample=lambda rng, q, count, step: otmd.Stratified(q, count).sample(rng=rng), num_drafts=3
+    )
     refuted = {claim.name for claim in audited(engine, "stratified").claims if claim.refuted}
     orders = (f"output tokens follow the target (in order of {order})" for order in ("p/q", "p"))
     assert refuted & {*orders}
