@@ -38,6 +38,10 @@ def exact(values: Iterable[object]) -> list[Fraction]:
     return normalised([Fraction(value) for value in values])
 
 
+def fractions(text: str) -> list[Fraction]:
+    return [Fraction(part) for part in text.split(",")]
+
+
 def without(masses: Probs, removed: Iterable[int]) -> list[Number]:
     """The law once some tokens are removed, what remains scaled to one.
 

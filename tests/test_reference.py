@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import reference
-from naive_fractions import fractions
+from reference import fractions
 from strategies import LAWS, Instance, instances
 
 SMALL = [x for x in instances(120, seed=11) if x.vocab_size <= 4 and x.num_drafts <= 3][:15]

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from conformance import VARIANTS
 from scipy.special import kl_div
 
 import otmd
@@ -20,21 +21,18 @@ DIVERGENCES = {
     "leniency": lambda out, p: (out / p).max(),
 }
 LAWS = {
-    "one draft": lambda q: otmd.WithReplacement(q, 1),
-    "with replacement": lambda q: otmd.WithReplacement(q, 2),
-    "without replacement": lambda q: otmd.WithoutReplacement(q, 2),
-    "three without replacement": lambda q: otmd.WithoutReplacement(q, 3),
-    "conditional Poisson": lambda q: otmd.ConditionalPoisson(q, 2),
-    "greedy": lambda q: otmd.Greedy(q, 2),
-    "hub": otmd.Hub,
-    "strata": lambda q: otmd.Stratified(q, 2),
-    "sharpened strata": lambda q: otmd.Stratified(q, 2, sharpness=0.7),
-    "top, then without": lambda q: otmd.TopThen(q, 3, 1),
-    "top, then strata": lambda q: otmd.TopThen(q, 3, 1, otmd.Stratified),
-    "top tokens": lambda q: otmd.TopThen(q, 2, 2),
+    name: (make, 3 if name.startswith("top, then") else 2)
+    for name, make in VARIANTS.items()
+    if name != "independent"
 }
+LAWS |= {"one draft": (otmd.WithReplacement, 1), "three": (otmd.WithoutReplacement, 3)}
 SIZE = 5
 SUBSETS = (np.arange(2**SIZE)[:, None] >> np.arange(SIZE) & 1).astype(bool)
+
+
+def law_of(name: str, q: np.ndarray) -> otmd.DraftLaw:
+    make, num_drafts = LAWS[name]
+    return make(q, num_drafts)
 
 
 def pairs(count: int, seed: int):
@@ -49,7 +47,7 @@ def pairs(count: int, seed: int):
 @pytest.mark.parametrize("name", LAWS)
 def test_the_output_law_has_the_rate_and_spends_the_budget(name):
     for p, q in pairs(12, 0):
-        law = LAWS[name](q)
+        law = law_of(name, q)
         best = otmd.optimal_acceptance(p, law).rate
         for divergence, distance in DIVERGENCES.items():
             front = otmd.lossy_frontier(p, law, divergence)
@@ -68,11 +66,11 @@ def test_the_output_law_has_the_rate_and_spends_the_budget(name):
 
 
 @pytest.mark.parametrize("divergence", ["kl", "reverse_kl", "chi_squared", "total_variation"])
-@pytest.mark.parametrize("name", ["with replacement", "without replacement", "strata"])
+@pytest.mark.parametrize("name", ["with-replacement", "without-replacement", "stratified"])
 def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
     cp = pytest.importorskip("cvxpy")
     p, q = np.random.default_rng(3).dirichlet(np.ones(SIZE), size=2)
-    law = LAWS[name](q)
+    law = law_of(name, q)
     contained = np.array([law.containment(subset) for subset in SUBSETS])
     best = otmd.optimal_acceptance(p, law).rate
     rate = best + 0.4 * (1.0 - best)
@@ -123,7 +121,7 @@ def test_hostile_masses_over_all_subsets(name, divergence):
         p, q = hostile(rng), hostile(rng)
         if np.count_nonzero(q) < 3:
             continue
-        law = LAWS[name](q)
+        law = law_of(name, q)
         contained = np.array([law.containment(subset) for subset in SUBSETS])
         front = otmd.lossy_frontier(p, law, divergence)
         assert front.divergence_at(front.lossless_rate) == least
