@@ -16,6 +16,8 @@ import numpy as np
 import reference
 
 import otmd
+from otmd.verifiers.optimal import ChoicePlan
+from otmd.verifiers.prepared import ChoosingVerifier
 
 MAX_VOCAB, MAX_DRAFTS = 7, 4
 LAWS = (
@@ -83,6 +85,16 @@ class Instance:
 def unit(masses: Array) -> Array:
     wide = np.asarray(masses, dtype=np.float64)
     return wide / wide.sum(axis=-1, keepdims=True)
+
+
+def close_pair(
+    size: int | tuple[int, ...], noise: float = 1.0, seed: Any = 0, scale: float = 2.5
+) -> tuple[Array, Array]:
+    """p and q of a large vocabulary: of normal logits, and of the same with normal noise."""
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.standard_normal(size)
+    moved = logits + noise * rng.standard_normal(size)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
 
 
 def dirichlet(rng: Rng, vocab_size: int, concentration: float = 1.0) -> Array:
@@ -314,3 +326,13 @@ class Remembering(otmd.Optimal):
         if last is None or last[0] is not law or not np.array_equal(last[1], target):
             last = self._last = law, target.copy(), super().prepare_position(target, law)
         return last[2]
+
+
+def optimal_plan(
+    target: Array, law: otmd.DraftLaw, tol: float = 1e-10
+) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
+    """The optimal verifier of a position, and its plan."""
+    rule = otmd.Optimal(tol).prepare(target, law)
+    assert isinstance(rule, ChoosingVerifier)
+    assert isinstance(rule.choice, ChoicePlan)
+    return rule, rule.choice

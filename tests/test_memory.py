@@ -8,6 +8,7 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from strategies import close_pair
 
 import otmd
 
@@ -37,10 +38,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @cache
 def pair(noise: float) -> Pair:
-    rng = np.random.default_rng(5)
-    logits = 3.0 * rng.standard_normal(V)
-    moved = logits + noise * rng.standard_normal(V)
-    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
+    return close_pair(V, noise, 5, scale=3.0)
 
 
 @cache

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from strategies import close_pair
 
 import otmd
 from otmd.laws import Slots
@@ -100,11 +101,7 @@ def test_the_smallest_minimiser_is_that_of_the_maximum_flow() -> None:
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(1)
-    logits = 3.0 * rng.standard_normal(FULL)
-    return otmd.probs_from_logits(logits), otmd.probs_from_logits(
-        logits + rng.standard_normal(FULL)
-    )
+    return close_pair(FULL, 1.0, 1, scale=3.0)
 
 
 def test_equal_and_disjoint_drafters_at_full_vocabulary(pair) -> None:

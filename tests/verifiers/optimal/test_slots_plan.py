@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import reference
-from strategies import Array, instances, unit
+from strategies import Array, close_pair, instances, unit
 
 import otmd
 from otmd.laws import Slots
@@ -176,10 +176,7 @@ def test_parts_add_up_to_the_token(rows: int, width: int, divisions: int) -> Non
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_a_vocabulary_needs_few_classes(n: int) -> None:
-    rng = np.random.default_rng(n)
-    logits = 2.5 * rng.standard_normal(151_936)
-    p = otmd.probs_from_logits(logits)
-    q = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(logits.size))
+    p, q = close_pair(151_936, 0.7, n)
     plan = plan_slots(p, Slots.single(q, n), 1e-10)
     for side in (plan.inner, plan.outer):
         assert side is not None
