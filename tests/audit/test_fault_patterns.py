@@ -174,9 +174,8 @@ def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     assert report.outcome == "FAULTY"
     assert pattern.seen <= signs(report)
     assert not pattern.unseen & signs(report)
-    if report.events:
-        most = max(report.events, key=lambda event: event.num_rows)
-        assert f"Usual cause of such rows: {most.usually}" in str(report)
+    causes = [f"Usual cause of such rows: {event.usually}" for event in report.events]
+    assert not causes or any(cause in str(report) for cause in causes)
     if report.acceptance.too_high:
         assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
 

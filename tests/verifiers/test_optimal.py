@@ -28,7 +28,7 @@ INSTANCES = instances(30, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """With and without replacement, and in turn several drafters, strata or one of the laws with top tokens."""
+    """With and without replacement, and in turn several drafters, strata or a law with top tokens."""
     names = ["with_replacement", "without_replacement", SERVED[instance.seed[1] % len(SERVED)]]
     laws = [package_law(instance, name) for name in names if instance.applicable(name)]
     q = instance.draft_probs
