@@ -261,21 +261,25 @@ def recorded(rng: np.random.Generator, law: str, num_drafts: int, verifier: str,
 
 def run(seed: int = 0, **given: Any) -> Values:
     rows = [*recorded(np.random.default_rng([5, seed]), **given)]
-    law = {"top-k": "top-k"}.get(given["law"], given["law"])
-    return judged(otmd.audit.recorded_run(rows, law, bias=0.3))
+    return judged(otmd.audit.recorded_run(rows, given["law"], bias=0.3))
 
 
-def texts(count: int, temperature: float = 1.0, faulty: int = -1, seed: int = 0) -> Values:
+def chain_texts(rng: np.random.Generator, table: Array, count: int, faulty: int) -> list[Values]:
     """Texts of a Markov chain; at the index ``faulty`` the token before the last decides."""
-    rng = np.random.default_rng([6, seed])
-    logits = 2 * rng.standard_normal((20, 20))
-    table = otmd.probs_from_logits(logits / temperature)
     rows = []
     for _ in range(count):
         text = [0]
         for index in range(8):
-            text.append(int(rng.choice(20, p=table[text[-2 if index == faulty else -1]])))
+            row = table[text[-2 if index == faulty else -1]]
+            text.append(int(rng.choice(row.size, p=row)))
         rows.append({"prompt_tokens": text[:1], "output_tokens": text[1:]})
+    return rows
+
+
+def texts(count: int, temperature: float = 1.0, faulty: int = -1, seed: int = 0) -> Values:
+    rng = np.random.default_rng([6, seed])
+    logits = 2 * rng.standard_normal((20, 20))
+    rows = chain_texts(rng, otmd.probs_from_logits(logits / temperature), count, faulty)
 
     def oracle(prefixes: list[tuple[int, ...]]) -> Array:
         return logits[[prefix[-1] for prefix in prefixes]]

@@ -38,6 +38,10 @@ def exact(values: Iterable[object]) -> list[Fraction]:
     return normalised([Fraction(value) for value in values])
 
 
+def fractions(text: str) -> list[Fraction]:
+    return [Fraction(part) for part in text.split(",")]
+
+
 def without(masses: Probs, removed: Iterable[int]) -> list[Number]:
     """The law once some tokens are removed, what remains scaled to one.
 
@@ -165,14 +169,6 @@ def strata(
     return number, [w / mass[j] for w, j in zip(weights, number, strict=True)]
 
 
-def slots_of_strata(number: Sequence[int], inclusion: Probs) -> list[list[Number]]:
-    """The distribution of each stratum's draft."""
-    return [
-        [mass if own == j else 0 for own, mass in zip(number, inclusion, strict=True)]
-        for j in range(max(number) + 1)
-    ]
-
-
 def containment(law: Law, subset: Iterable[int]) -> Number:
     """P(every draft lies in the subset)."""
     inside = set(subset)
@@ -186,32 +182,21 @@ def inclusion(law: Law, vocab_size: int) -> list[Number]:
     ]
 
 
-def drawn_set(q: Probs, n: int) -> np.ndarray:
-    """P(the first n drafts without replacement are exactly this set), for every set as a bit mask.
+def poisson_binomial(chances: Probs, most: int, absent: Probs | None = None) -> list[Number]:
+    """P(exactly m of independent events occur) for m < most, by trying every event in turn.
 
-    Grows the set one token at a time; sums and products of positive numbers alone, so that each
-    value keeps its digits whatever the range of the masses.
+    ``absent`` has 1 - chance for each event, where the difference would lose its digits.
     """
-    sets = np.arange(2 ** len(q))
-    size = sum((sets >> token) & 1 for token in range(len(q)))
-    remaining = mass_of_all(q)[::-1]
-    chance = np.where(size == 0, 1.0, 0.0)
-    for drawn in range(n):
-        smaller = sets[(size == drawn) & (chance > 0)]
-        for token, mass in enumerate(q):
-            missing = smaller[(smaller >> token) & 1 == 0]
-            chance[missing | 1 << token] += chance[missing] * (mass / remaining[missing])
-    return np.where(size == n, chance, 0.0)
-
-
-def poisson_binomial(chances: Probs, most: int) -> list[Number]:
-    """P(exactly m of independent events occur) for m < most, by trying every event in turn."""
     counts: list[Number] = [1] + [0] * (most - 1)
-    for chance in chances:
-        counts = [
-            counts[m] * (1 - chance) + (counts[m - 1] * chance if m else 0) for m in range(most)
-        ]
+    for chance, none in zip(chances, absent or [1 - x for x in chances], strict=True):
+        counts = [counts[m] * none + (counts[m - 1] * chance if m else 0) for m in range(most)]
     return counts
+
+
+def arrivals(rates: Probs, time: float, most: int) -> list[Number]:
+    """P(exactly m tokens of an exponential race have arrived by a time) for m < most."""
+    absent = [math.exp(-rate * time) for rate in rates]
+    return poisson_binomial([-math.expm1(-rate * time) for rate in rates], most, absent)
 
 
 # ---------------------------------------------------------------- the optimum
@@ -222,51 +207,26 @@ def subsets(vocab_size: int) -> Iterable[Tokens]:
         yield from combinations(range(vocab_size), size)
 
 
-def optimal_by_subsets(p: Probs, law: Law) -> tuple[Number, Tokens]:
-    """1 + min over H of p(H) - Q(all drafts in H), and the first (smallest) H that attains it."""
+def best_subset(p: Probs, contained: Callable[[Tokens], Number]) -> tuple[Number, Tokens]:
+    """The minimum over H of p(H) - contained(H), and the first (smallest) H that attains it."""
     best: Number = 0
     cut: Tokens = ()
     for subset in subsets(len(p)):
-        value = sum(p[token] for token in subset) - containment(law, subset)
+        value = sum(p[token] for token in subset) - contained(subset)
         if value < best:
             best, cut = value, subset
-    return 1 + best, cut
+    return best, cut
 
 
-def containment_of_all(law: Law, vocab_size: int) -> np.ndarray:
-    """Containment of every subset at once, as bit masks: a sum over subsets, bit by bit."""
-    contained = np.zeros(2**vocab_size)
-    for tokens, mass in law.items():
-        contained[sum(1 << token for token in set(tokens))] += mass
-    for token in range(vocab_size):
-        view = contained.reshape(-1, 2, 2**token)
-        view[:, 1] += view[:, 0]
-    return contained
+def optimal_by_subsets(p: Probs, law: Law) -> tuple[Number, Tokens]:
+    """1 + min over H of p(H) - Q(all drafts in H), and the smallest H that attains it."""
+    value, cut = best_subset(p, lambda subset: containment(law, subset))
+    return 1 + value, cut
 
 
-def mass_of_all(p: Probs) -> np.ndarray:
-    """p(H) of every subset H, subsets as bit masks."""
-    total = np.zeros(1)
-    for mass in p:
-        total = np.concatenate([total, total + float(mass)])
-    return total
-
-
-def optimal_by_masks(p: Probs, law: Law) -> float:
-    """`optimal_by_subsets` in floats, fast enough for thousands of instances."""
-    return 1 + float(np.min(mass_of_all(p) - containment_of_all(law, len(p))))
-
-
-def _solve(objective: np.ndarray, matrix: coo_array, limit: np.ndarray, equal: bool) -> float:
-    # Feasibility tolerances are absolute, so the masses are scaled up to make them 1e-15 in effect.
-    scale = 1e5
-    options = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-    rows, sides = ("A_eq", "b_eq") if equal else ("A_ub", "b_ub")
-    limits = {rows: matrix, sides: limit * scale}
-    answer = linprog(-objective, **limits, bounds=(0, None), method="highs-ds", options=options)
-    if answer.status != 0:
-        raise RuntimeError(f"linear program: status {answer.status}: {answer.message}")
-    return -answer.fun / scale
+def smallest_best_cut(p: Probs, q: Probs, n: int) -> tuple[Number, Tokens]:
+    """The minimum over H of p(H) - q(H)^n, and the smallest H that attains it; p may sum to less than one."""
+    return best_subset(p, lambda subset: sum(q[token] for token in subset) ** n)
 
 
 # ---------------------------------------------------------------- verifiers, one tuple at a time
@@ -299,7 +259,7 @@ def recursive_rejection(
 
 
 def rrs(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
-    """Recursive rejection on drafts drawn with replacement."""
+    """Recursive rejection on drafts drawn with replacement; maximal coupling on a single draft."""
     return lambda tokens: recursive_rejection(p, lambda _: q, tokens)
 
 
@@ -311,19 +271,6 @@ def rrsw(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
 def rrs_independent(p: Probs, table: Sequence[Probs]) -> Callable[[Tokens], Outcomes]:
     """Recursive rejection where draft i has its own law."""
     return lambda tokens: recursive_rejection(p, lambda rejected: table[len(rejected)], tokens)
-
-
-def maximal_coupling(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
-    """One draft: accept with min(1, p/q), else sample the excess of p over q."""
-
-    def outcomes_of(tokens: Tokens) -> Outcomes:
-        (token,) = tokens
-        accept = min(1, p[token] / q[token])
-        outcomes: Outcomes = [(token, 0, accept)]
-        _spread(outcomes, excess(p, q), 1 - accept)
-        return outcomes
-
-    return outcomes_of
 
 
 def k_seq_beta(p: Probs, q: Probs, rho: Number) -> Number:
@@ -397,7 +344,7 @@ def spec_hub(p: Probs, q: Probs) -> Callable[[Tokens], Outcomes]:
 
 def greedy_coupling(p: Probs, q: Probs, n: int) -> Callable[[Tokens], Outcomes]:
     """Maximal coupling of p with q off the top; a residual token among the drafts counts."""
-    coupled = maximal_coupling(p, without(q, likeliest(q, n - 1)))
+    coupled = rrs(p, without(q, likeliest(q, n - 1)))
 
     def outcomes_of(tokens: Tokens) -> Outcomes:
         last = len(tokens) - 1
@@ -507,20 +454,6 @@ def probs_from_logits(
     return _softmax(scores)
 
 
-def smallest_best_cut(p: Probs, q: Probs, n: int) -> tuple[Number, Tokens]:
-    """The minimum over all subsets of p(H) - q(H)^n, and the smallest H that attains it.
-
-    p need not sum to one. The minimisers form a lattice, so that one of them lies within all others.
-    """
-    best: Number = 0
-    cut: Tokens = ()
-    for subset in subsets(len(p)):
-        value = sum(p[token] for token in subset) - sum(q[token] for token in subset) ** n
-        if value < best:
-            best, cut = value, subset
-    return best, cut
-
-
 # ---------------------------------------------------------------- sequences
 
 Model = Callable[[Tokens], Probs]
@@ -549,22 +482,6 @@ def trees_without_replacement(
         return
     for tokens, mass in without_replacement(draft(prefix), branching[0]).items():
         below = [trees_without_replacement(draft, branching[1:], (*prefix, y)) for y in tokens]
-        for parts in product(*below):
-            tree = {node: own for part, _ in parts for node, own in part.items()}
-            yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
-
-
-def trees_with_replacement(
-    draft: Model, shape: tuple, prefix: Tokens = ()
-) -> Iterable[tuple[Tree, Number]]:
-    """A static tree: ``shape`` has the shapes below the drafts; below equal ones, that of the first."""
-    if not shape:
-        yield {}, 1
-        return
-    for tokens, mass in with_replacement(draft(prefix), len(shape)).items():
-        below = [
-            trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)
-        ]
         for parts in product(*below):
             tree = {node: own for part, _ in parts for node, own in part.items()}
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
@@ -633,4 +550,10 @@ def best_step(target: Model, trees: Iterable[tuple[Tree, Number]], depth: int) -
     rows = [[float(x == own) for x, _ in columns] for own in range(len(listed))]
     rows += [[chance(s, len(u)) * (s[: len(u)] == u) for _, u in columns] for s in sequences]
     limit = np.array([*(mass for _, mass in listed), *map(chance, sequences)])
-    return _solve(np.array([float(len(u)) for _, u in columns]), coo_array(rows), limit, equal=True)
+    # Feasibility tolerances are absolute, so the masses are scaled up to make them 1e-15 in effect.
+    scale, lengths = 1e5, np.array([float(len(u)) for _, u in columns])
+    options = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    sides = {"A_eq": coo_array(rows), "b_eq": scale * limit}
+    answer = linprog(-lengths, **sides, bounds=(0, None), method="highs-ds", options=options)
+    assert answer.status == 0, answer.message
+    return -answer.fun / scale

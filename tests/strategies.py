@@ -1,4 +1,4 @@
-"""Hostile inputs: a seeded generator of thousands of instances, and Hypothesis strategies.
+"""Hostile inputs: a seeded generator of thousands of instances.
 
 Every kind of trouble that a draft law or a verifier can meet has a name here: zero mass in p, in q
 or in both, ties, p = q, disjoint supports, one-hot laws, a vocabulary of one, more drafts than
@@ -14,25 +14,17 @@ from typing import Any
 
 import numpy as np
 import reference
-from hypothesis import strategies as st
 
 import otmd
+from otmd.verifiers.optimal import ChoicePlan
+from otmd.verifiers.prepared import ChoosingVerifier
 
 MAX_VOCAB, MAX_DRAFTS = 7, 4
 LAWS = (
-    "with_replacement",
-    "without_replacement",
-    "conditional_poisson",
-    "greedy",
-    "top_then_with",
-    "top_then_without",
-    "top_then_poisson",
-    "hub",
-    "independent",
-    "joint",
-    "stratified",
+    "with_replacement", "without_replacement", "conditional_poisson", "greedy", "top_then_with",
+    "top_then_without", "top_then_poisson", "hub", "independent", "joint", "stratified",
     "top_then_stratified",
-)
+)  # fmt: skip
 Rng = np.random.Generator
 Array = np.ndarray
 
@@ -93,6 +85,16 @@ class Instance:
 def unit(masses: Array) -> Array:
     wide = np.asarray(masses, dtype=np.float64)
     return wide / wide.sum(axis=-1, keepdims=True)
+
+
+def close_pair(
+    size: int | tuple[int, ...], noise: float = 1.0, seed: Any = 0, scale: float = 2.5
+) -> tuple[Array, Array]:
+    """p and q of a large vocabulary: of normal logits, and of the same with normal noise."""
+    rng = np.random.default_rng(seed)
+    logits = scale * rng.standard_normal(size)
+    moved = logits + noise * rng.standard_normal(size)
+    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
 
 
 def dirichlet(rng: Rng, vocab_size: int, concentration: float = 1.0) -> Array:
@@ -235,56 +237,59 @@ def instances(count: int, seed: int) -> list[Instance]:
 # ---------------------------------------------------------------- the same law twice
 
 
-def twin_law(instance: Instance, law: str) -> reference.Law:
-    """The law of an instance as the twins see it: every tuple with its probability."""
-    q, n, top = instance.q, instance.num_drafts, instance.top
-    tuples, masses = instance.joint
-    if law == "joint":
-        return {tuple(x): m for x, m in zip(tuples.tolist(), masses.tolist(), strict=True) if m > 0}
-    return {
-        "with_replacement": lambda: reference.with_replacement(q, n),
-        "without_replacement": lambda: reference.without_replacement(q, n),
-        "conditional_poisson": lambda: reference.conditional_poisson(q, n),
-        "greedy": lambda: reference.greedy(q, n),
-        "top_then_with": lambda: reference.top_then(q, n, top, reference.with_replacement),
-        "top_then_without": lambda: reference.top_then(q, n, top, reference.without_replacement),
-        "top_then_poisson": lambda: reference.top_then(q, n, top, reference.conditional_poisson),
-        "hub": lambda: reference.hub(q),
-        "independent": lambda: reference.independent(instance.table.tolist()),
-        "stratified": lambda: stratified_twin(q, n),
-        "top_then_stratified": lambda: reference.top_then(q, n, top, stratified_twin),
-    }[law]()
-
-
 def stratified_twin(q: list[float], n: int) -> reference.Law:
     """Stratified drafts by the package's strata: where a share ends on a token, floats may round either way.
 
     The strata have exact twins of their own.
     """
     number = otmd.Stratified(q, n).strata.tolist() if n else []
-    table = [
-        [mass if own == j else 0.0 for own, mass in zip(number, q, strict=True)] for j in range(n)
-    ]
-    return reference.independent([unit(np.array(row)).tolist() for row in table])
+    rows = [[m if own == j else 0.0 for own, m in zip(number, q, strict=True)] for j in range(n)]
+    return reference.independent([unit(np.array(row)).tolist() for row in rows])
+
+
+# The twin of a law of q and n, and the law; what follows the top tokens is one of these.
+PLAIN: dict[str, tuple[Callable[..., reference.Law], type[otmd.DraftLaw]]] = {
+    "with_replacement": (reference.with_replacement, otmd.WithReplacement),
+    "without_replacement": (reference.without_replacement, otmd.WithoutReplacement),
+    "conditional_poisson": (reference.conditional_poisson, otmd.ConditionalPoisson),
+    "greedy": (reference.greedy, otmd.Greedy),
+    "stratified": (stratified_twin, otmd.Stratified),
+}
+RESTS = {
+    "top_then_with": "with_replacement",
+    "top_then_without": "without_replacement",
+    "top_then_poisson": "conditional_poisson",
+    "top_then_stratified": "stratified",
+}
+
+
+def twin_law(instance: Instance, law: str) -> reference.Law:
+    """The law of an instance as the twins see it: every tuple with its probability."""
+    q, n = instance.q, instance.num_drafts
+    if law == "joint":
+        tuples, masses = (part.tolist() for part in instance.joint)
+        return {tuple(x): m for x, m in zip(tuples, masses, strict=True) if m > 0}
+    if law == "independent":
+        return reference.independent(instance.table.tolist())
+    if law == "hub":
+        return reference.hub(q)
+    if law in RESTS:
+        return reference.top_then(q, n, instance.top, PLAIN[RESTS[law]][0])
+    return PLAIN[law][0](q, n)
 
 
 def package_law(instance: Instance, law: str) -> otmd.DraftLaw:
     """The law of an instance as the package sees it, inputs in the instance's own dtype."""
-    q, n, top = instance.draft_probs, instance.num_drafts, instance.top
-    return {
-        "with_replacement": lambda: otmd.WithReplacement(q, n),
-        "without_replacement": lambda: otmd.WithoutReplacement(q, n),
-        "conditional_poisson": lambda: otmd.ConditionalPoisson(q, n),
-        "greedy": lambda: otmd.Greedy(q, n),
-        "top_then_with": lambda: otmd.TopThen(q, n, top, rest=otmd.WithReplacement),
-        "top_then_without": lambda: otmd.TopThen(q, n, top, rest=otmd.WithoutReplacement),
-        "top_then_poisson": lambda: otmd.TopThen(q, n, top, rest=otmd.ConditionalPoisson),
-        "hub": lambda: otmd.Hub(q),
-        "independent": lambda: otmd.Independent(instance.table),
-        "stratified": lambda: otmd.Stratified(q, n),
-        "top_then_stratified": lambda: otmd.TopThen(q, n, top, rest=otmd.Stratified),
-        "joint": lambda: otmd.Joint(*instance.joint, instance.vocab_size),
-    }[law]()
+    q, n = instance.draft_probs, instance.num_drafts
+    if law == "joint":
+        return otmd.Joint(*instance.joint, instance.vocab_size)
+    if law == "independent":
+        return otmd.Independent(instance.table)
+    if law == "hub":
+        return otmd.Hub(q)
+    if law in RESTS:
+        return otmd.TopThen(q, n, instance.top, rest=PLAIN[RESTS[law]][1])
+    return PLAIN[law][1](q, n)
 
 
 def rules_for(
@@ -306,39 +311,8 @@ def rules_for(
     elif law == "hub":
         rules["SpecHub"] = otmd.SpecHub(), reference.spec_hub(p, q)
     if n == 1 and law in LAWS[:4]:
-        rules["MaximalCoupling"] = otmd.Preference(), reference.maximal_coupling(p, q)
+        rules["MaximalCoupling"] = otmd.Preference(), reference.rrs(p, q)
     return rules
-
-
-# ---------------------------------------------------------------- Hypothesis
-
-
-def _from_weights(weights: list[float]) -> Array:
-    return unit(np.array(weights))
-
-
-@st.composite
-def distributions(draw: st.DrawFn, vocab_size: int) -> Array:
-    """From whole-number weights (zeros, ties) to thirty orders of magnitude."""
-    whole = st.lists(st.integers(0, 20), min_size=vocab_size, max_size=vocab_size).filter(any)
-    exponents = st.lists(st.integers(-30, 0), min_size=vocab_size, max_size=vocab_size)
-    if draw(st.booleans()):
-        return _from_weights([float(weight) for weight in draw(whole)])
-    floats = st.lists(st.floats(0.05, 1.0), min_size=vocab_size, max_size=vocab_size)
-    scale = draw(st.one_of(st.just([0] * vocab_size), exponents))
-    return _from_weights([w * 10.0**e for w, e in zip(draw(floats), scale, strict=True)])
-
-
-@st.composite
-def pairs(draw: st.DrawFn, max_vocab: int = MAX_VOCAB) -> tuple[Array, Array]:
-    """(p, q) over one vocabulary; equal to each other now and then."""
-    vocab_size = draw(st.integers(1, max_vocab))
-    p = draw(distributions(vocab_size))
-    return p, p.copy() if draw(st.integers(0, 9)) == 0 else draw(distributions(vocab_size))
-
-
-def num_drafts(max_drafts: int = MAX_DRAFTS) -> st.SearchStrategy[int]:
-    return st.integers(1, max_drafts)
 
 
 class Remembering(otmd.Optimal):
@@ -352,3 +326,13 @@ class Remembering(otmd.Optimal):
         if last is None or last[0] is not law or not np.array_equal(last[1], target):
             last = self._last = law, target.copy(), super().prepare_position(target, law)
         return last[2]
+
+
+def optimal_plan(
+    target: Array, law: otmd.DraftLaw, tol: float = 1e-10
+) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
+    """The optimal verifier of a position, and its plan."""
+    rule = otmd.Optimal(tol).prepare(target, law)
+    assert isinstance(rule, ChoosingVerifier)
+    assert isinstance(rule.choice, ChoicePlan)
+    return rule, rule.choice

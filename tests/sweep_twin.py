@@ -14,6 +14,20 @@ from otmd.verifiers import pair_sweep
 Pair = tuple[int, int]
 
 
+def pair_by_pair(
+    p: Sequence, num_slots: int, prob: Callable, order: Sequence[Pair], thinned: bool = True
+) -> tuple[dict[Pair, tuple], list, list]:
+    """(acceptance probability, mass) of each pair in turn, what is left of p, and P(none of a slot)."""
+    left, unaccepted, accepted = list(p), [1] * num_slots, {}
+    for slot, token in order:
+        drawn = math.prod(s for j, s in enumerate(unaccepted) if j != slot) * prob(slot, token)
+        accept = 1 if not thinned or drawn <= left[token] else left[token] / drawn
+        accepted[slot, token] = accept, accept * drawn
+        left[token] -= accept * drawn
+        unaccepted[slot] = max(unaccepted[slot] - accept * prob(slot, token), 0)
+    return accepted, left, unaccepted
+
+
 def swept(
     p: Sequence, table: Sequence[Sequence], order: Sequence[Pair], thinned: bool = True
 ) -> Callable[[tuple[int, ...]], list]:
@@ -21,25 +35,16 @@ def swept(
 
     Without thinning every pair is accepted whole, which is a fault.
     """
-    unaccepted = [1 * sum(table[0])] * len(table)
-    accepted = [0 * mass for mass in p]
-    accept = {}
-    for slot, token in order:
-        others = math.prod(s for j, s in enumerate(unaccepted) if j != slot)
-        drawn = others * table[slot][token]
-        c = 1 if not thinned or drawn <= p[token] - accepted[token] else None
-        accept[slot, token] = (p[token] - accepted[token]) / drawn if c is None else 1
-        accepted[token] += accept[slot, token] * drawn
-        unaccepted[slot] -= accept[slot, token] * table[slot][token]
-    residual = [max(mass - a, 0) for mass, a in zip(p, accepted, strict=True)]
+    accepted, left, _ = pair_by_pair(p, len(table), lambda j, y: table[j][y], order, thinned)
+    residual = [max(mass, 0) for mass in left]
     rank = {pair: i for i, pair in enumerate(order)}
 
     def outcomes_of(tokens: tuple[int, ...]) -> list:
         outcomes, undecided = [], 1
         drafted = [(j, token) for j, token in enumerate(tokens) if (j, token) in rank]
         for j, token in sorted(drafted, key=rank.__getitem__):
-            outcomes.append((token, j, undecided * accept[j, token]))
-            undecided *= 1 - accept[j, token]
+            outcomes.append((token, j, undecided * accepted[j, token][0]))
+            undecided *= 1 - accepted[j, token][0]
         total = sum(residual)
         if undecided > 0 and total > 0:
             outcomes += [
@@ -52,18 +57,16 @@ def swept(
     return outcomes_of
 
 
+def prob_of(slots: Slots) -> Callable[[int, int], float]:
+    """The probability that a slot drafts a token."""
+    return lambda slot, token: float(slots.prob(slots.row_of_slot[[slot]], np.array([token]))[0])
+
+
 def swept_masses(p: np.ndarray, law: otmd.DraftLaw, order: Sequence[Pair]) -> dict[Pair, float]:
     """The probability that each pair is accepted, pair by pair in this order."""
     slots = law.position_structure.random
-    left, unaccepted, taken = p.copy(), np.ones(slots.num_drafts), {}
-    for slot, token in order:
-        drawn = slots.prob(slots.row_of_slot[[slot]], np.array([token]))[0]
-        others = np.delete(unaccepted, slot).prod()
-        taken[slot, token] = mass = min(left[token], others * drawn)
-        left[token] -= mass
-        if mass:
-            unaccepted[slot] -= mass / others
-    return taken
+    accepted, _, _ = pair_by_pair(p, slots.num_drafts, prob_of(slots), order)
+    return {pair: mass for pair, (_, mass) in accepted.items()}
 
 
 class OrderedSweep(pair_sweep.Sweep):
@@ -71,18 +74,12 @@ class OrderedSweep(pair_sweep.Sweep):
 
     def __init__(self, target: np.ndarray, slots: Slots, order: np.ndarray) -> None:
         self._target, self.slots = target, slots
-        self.left, unaccepted = target.copy(), np.ones(slots.num_drafts)
+        pairs = list(map(tuple, order.tolist()))
+        accepted, left, missed = pair_by_pair(target, slots.num_drafts, prob_of(slots), pairs)
+        self.left, self.missed = np.array(left), float(math.prod(missed))
+        self._accept, self._taken = np.array([*accepted.values(), (1.0, 0.0)]).T
         self._rank = np.full((slots.num_drafts, target.size), len(order))
-        self._accept, self._taken = np.ones(len(order) + 1), np.zeros(len(order) + 1)
-        probs = slots.prob(slots.row_of_slot[order[:, 0]], order[:, 1])
-        for i, ((slot, token), prob) in enumerate(zip(order.tolist(), probs, strict=True)):
-            drawn = np.delete(unaccepted, slot).prod() * prob
-            self._accept[i] = min(1.0, self.left[token] / drawn) if drawn > 0 else 1.0
-            self._taken[i] = min(self.left[token], drawn)
-            self.left[token] -= self._taken[i]
-            unaccepted[slot] = max(unaccepted[slot] - self._accept[i] * prob, 0.0)
-            self._rank[slot, token] = i
-        self.missed = float(unaccepted.prod())
+        self._rank[tuple(order.T)] = np.arange(len(order))
 
     def pairs(self, slots: np.ndarray, tokens: np.ndarray) -> tuple:
         rank = self._rank[slots, tokens]

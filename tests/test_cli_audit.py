@@ -8,16 +8,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded_engine import Engine
+from recorded_engine import FAULTS, Engine
 
 from otmd.cli import main
 from otmd.laws import Greedy, Stratified, TopThen
-from otmd.probabilities import Processing
 
 
 def write(path: Path, rows: list[dict]) -> str:
@@ -32,8 +32,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> str:
-    engine = Engine(recorded_target=Processing(top_p=0.8))
-    return write(tmp_path_factory.mktemp("runs") / "faulty.jsonl", engine.run(200, 0))
+    rows = replace(FAULTS["top-p not applied"], logits=False).run(200, 0)[:200]
+    return write(tmp_path_factory.mktemp("runs") / "faulty.jsonl", rows)
 
 
 def test_a_sound_run_is_reported_with_exit_code_0(sound, capsys):

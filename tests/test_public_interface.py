@@ -151,6 +151,10 @@ def verify(law: otmd.DraftLaw, tokens: list[int]) -> Callable[[], object]:
     return lambda: otmd.TargetOnly().verify(P, law, tokens, rng=0)
 
 
+def frontier(divergence: str) -> Callable[[], otmd.LossyFrontier]:
+    return lambda: otmd.lossy_frontier(P, LAW, divergence)
+
+
 NEVER_DRAWN, TWO = "never draws", np.stack([P, P])
 WITHOUT, SOLVED = otmd.WithoutReplacement(Q, 2), solve_transport(P, LAW).plan
 REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -208,6 +212,11 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: otmd.Optimal().prepare(P, otmd.ConditionalPoisson(Q, 2)), otmd.UnsupportedLaw, "Optimal"),
     (lambda: otmd.PoissonCoupling().output_token(P, np.ones(2)), ValueError, r"clocks: got shape \(2,\)"),
     (lambda: otmd.PoissonCoupling().output_distribution(P, LAW), ValueError, "no closed form given"),
+    (frontier("hellinger"), ValueError, "divergence: got 'hellinger', expected one of"),
+    (lambda: otmd.lossy_frontier(P, otmd.Independent(TWO)), ValueError, "law with one draft distribution"),
+    (lambda: frontier("kl")().rate_at(-1), ValueError, "budget: got -1"),
+    (lambda: frontier("leniency")().rate_at(0.5), ValueError, r"expected numbers in \[1, inf\]"),
+    (lambda: frontier("kl")().divergence_at(2), ValueError, "rate: got 2"),
     (lambda: PlanVerifier("plan"), TypeError, "plan: got str"),
     (lambda: otmd.acceptance_rate(PlanVerifier(SOLVED), P, WITHOUT), otmd.UnsupportedLaw, "PlanVerifier"),
     (lambda: otmd.acceptance_rate(PlanVerifier(SOLVED), Q, LAW), ValueError, "target_probs: got"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conformance import VARIANTS
 from honest import Q_ZERO, P, Q
 from scipy.stats import binom
 
@@ -17,14 +18,8 @@ from otmd.audit.drafts import counts_of_extremes
 # A tenth of the usual draws for exact p-values.
 ALARM = 0.01
 LAWS: dict[str, otmd.DraftLaw] = {
-    "with replacement": otmd.WithReplacement(Q, 3),
-    "without replacement": otmd.WithoutReplacement(Q, 3),
+    **{name: make(Q, 3) for name, make in VARIANTS.items() if name != "independent"},
     "without replacement, zeros": otmd.WithoutReplacement(Q_ZERO, 3),
-    "conditional Poisson": otmd.ConditionalPoisson(Q, 3),
-    "greedy": otmd.Greedy(Q, 3),
-    "top one, then with replacement": otmd.TopThen(Q, 3, 1, rest=otmd.WithReplacement),
-    "hub": otmd.Hub(Q),
-    "stratified": otmd.Stratified(Q, 3, sharpness=1.5),
     "independent": otmd.Independent(np.stack([Q, P, Q])),
     "joint": otmd.Joint(np.array([[0, 1], [1, 1], [5, 2]]), np.array([0.2, 0.3, 0.5]), 6),
     "a single draft": otmd.WithReplacement(Q, 1),
@@ -87,7 +82,7 @@ def mistakes(q, declared):
         yield name, change(declared.sample(rng=rng, size=500))
 
 
-@pytest.mark.parametrize("declared", [LAWS["with replacement"], FAR_DISTINCT], ids=repr)
+@pytest.mark.parametrize("declared", [LAWS["with-replacement"], FAR_DISTINCT], ids=repr)
 def test_every_mistake_is_found(declared):
     for name, samples in mistakes(declared.draft_probs, declared):
         found = draft_law(samples, declared, ALARM, rng=0)
@@ -96,7 +91,7 @@ def test_every_mistake_is_found(declared):
 
 
 def test_drafts_that_cannot_be_drawn_are_proof():
-    rng, law = np.random.default_rng(35), LAWS["without replacement"]
+    rng, law = np.random.default_rng(35), LAWS["without-replacement"]
     samples = law.sample(rng=rng, size=100)
     samples[7] = samples[7, 0]
     found = draft_law(samples, law, ALARM, rng=rng)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from faulty_engines import FAULTS
+from recorded_engine import FAULTS
 
 from otmd.audit import RecordedRunAudit, recorded_run
 
@@ -174,6 +174,10 @@ def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     assert report.outcome == "FAULTY"
     assert pattern.seen <= signs(report)
     assert not pattern.unseen & signs(report)
+    causes = [f"Usual cause of such rows: {event.usually}" for event in report.events]
+    assert not causes or any(cause in str(report) for cause in causes)
+    if report.acceptance.too_high:
+        assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
 
 
 def test_the_page_has_these_lines_and_no_others():

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from recorded_engine import Engine
+from recorded_engine import FAULTS, Engine
 
 import otmd
 from otmd.audit import Recorder, recorded_run, recorder, table
@@ -54,17 +54,17 @@ EDGE = {
     for side in ("target", "draft")
     for name, value in {"logits": np.array([2.5, 0.8, 0.7, 0.7]), "top_p": 0.85}.items()
 }
-DISTINCT = Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection())
+DISTINCT = Engine(num_drafts=2, law=otmd.WithoutReplacement, verifier=otmd.RecursiveRejection())
 RUNS = {
     "sound": (Engine(num_drafts=2, depth=2, record_unreached=True).run(150, 3), "with-replacement"),
     "no replacement": (DISTINCT.run(80, 1), "without-replacement"),
     "fixed": (Engine(draft=Processing(temperature=0)).run(80, 2), "fixed"),
     "parameters": (
-        Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()).run(40, 2),
+        Engine(num_drafts=3, law=otmd.Stratified, verifier=otmd.Preference()).run(40, 2),
         partial(otmd.Stratified, sharpness=1.0),
     ),
-    "impossible output": (Engine(recorded_target=Processing(top_p=0.5)).run(80, 4), "independent"),
-    "impossible drafts": (Engine(recorded_draft=Processing(top_k=2)).run(80, 4), "independent"),
+    "impossible output": (FAULTS["top-p not applied"].run(80, 4), "independent"),
+    "impossible drafts": (FAULTS["drafts drawn before a cut"].run(80, 4), "independent"),
     "never drawn": (Engine(num_drafts=2).run(80, 4), "without-replacement"),
     "missing outputs": (
         [
@@ -175,7 +175,7 @@ def test_a_missing_or_copied_part_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(recorder, "LINES_OF_PART", 9)
     source = written(tmp_path / "a", Engine(num_drafts=2).run(20, 3))
     parts = sorted(source.glob("part-*"))
-    assert len(parts) == 5
+    assert len(parts) >= 4
     parts[3].write_bytes(parts[2].read_bytes())
     with pytest.raises(ValueError, match=r"part-00003.parquet: got row \d+, expected rows after"):
         recorded_run(source)

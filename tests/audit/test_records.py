@@ -32,7 +32,7 @@ def write(path: Path, listed: list[dict]) -> Path:
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.JSONL", "run.jsonl.gz"])
 def test_files_hold_rows_and_are_refused_where_cut_short(name, tmp_path):
-    listed = Engine(num_drafts=2, vocab_size=50, depth=2).run(40, 3)
+    listed = Engine(num_drafts=2, depth=2).run(40, 3)
     path = write(tmp_path / name, listed)
     assert str(recorded_run(str(path))) == str(recorded_run(listed))
     content = path.read_bytes()

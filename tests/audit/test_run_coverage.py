@@ -28,25 +28,6 @@ LAW = otmd.WithReplacement(Q, 1)
 EVIL = "evil\nPASS: no fault found\x1b[2J\ud800"
 
 
-def alternating(rng, sound):
-    """The bias of even rows is the opposite of that of odd rows."""
-    for i in range(1200):
-        biased = ([0.2, 0.35, 0.45], [0.6, 0.35, 0.05])[i % 2]
-        yield {"target_probs": P, "output_token": int(rng.choice(3, p=P if sound else biased))}
-
-
-def penalty_ignored(rng, sound):
-    """The record subtracts 0.6 from the logits of tokens that came out before: total variation about 0.08."""
-    for request in range(10):
-        came_out, context = np.zeros(50), 0
-        for _ in range(200):
-            meant = otmd.probs_from_logits(LOGITS[context] - 0.6 * came_out)
-            used = meant if sound else otmd.probs_from_logits(LOGITS[context])
-            output = int(rng.choice(50, p=used))
-            yield {"target_probs": meant, "output_token": output, "request": request}
-            came_out[output], context = 1.0, output % 20
-
-
 def improbable(rng, sound):
     """Five tokens of probability 1e-22, in a vocabulary where tokens below 0.001 are common."""
     target = np.repeat([5e-4, 0.475, 1e-22], [100, 2, 1])
@@ -91,8 +72,6 @@ def drafts_of_low_ids(rng, sound):
 
 
 CONTROLS = {
-    alternating: "each position in the batch by itself",
-    penalty_ignored: "in order of earlier occurrences",
     improbable: "5 rows have an output token that is too improbable for this number of rows",
     extra_tokens: "extra tokens (no drafts)",
     one_request: "request evil PASS: no fault found\\x1b[2J\\ud800",
@@ -208,7 +187,7 @@ class TestSeeds:
 
 
 def test_a_lost_output_rules_out_a_pass():
-    rng, whole = np.random.default_rng(0), Engine(depth=2, vocab_size=5).run(900, 0)
+    rng, whole = np.random.default_rng(0), Engine(depth=2).run(900, 0)
     assert recorded_run(whole, bias=0.2).outcome == "PASS"
     rejected = [row["output_token"] not in row.get("draft_tokens", row) for row in whole]
     lost = np.array(rejected) & (rng.random(len(whole)) < 0.1)
@@ -232,7 +211,7 @@ def test_a_lost_output_rules_out_a_pass():
 
 def test_a_position_after_a_rejection_is_not_missing():
     rows = Engine(depth=3, record_unreached=True).run(100, 1)
-    assert any("output_token" not in row for row in rows)
+    assert any(row["output_token"] is None for row in rows)
     assert not recorded_run(rows).events
 
 
@@ -312,33 +291,16 @@ def independent(q, rng, position):
     return LAWS[id(q)].sample(rng=rng)
 
 
-def copied(q, rng, position):
-    return independent(q, rng, position)[[0, 0]]
-
-
-def tokens_of(q, numbers):
-    return np.searchsorted(q.cumsum(), numbers, side="right").clip(0, 49)
-
-
 def mirrored(q, rng, position):
     """The second uniform number is 1 − the first: hardly ever equal, and never independent."""
     u = rng.random()
-    return tokens_of(q, [u, (1 - u) * (1 - 1e-12)])
+    return np.searchsorted(q.cumsum(), [u, (1 - u) * (1 - 1e-12)], side="right").clip(0, 49)
 
 
-def shared_seeds(q, rng, position):
-    """Two positions in turn use the same random numbers."""
-    return tokens_of(q, np.random.default_rng(position // 2).random(2))
-
-
-@pytest.mark.parametrize(
-    ("draw", "claim"),
-    [(copied, SLOTS), (mirrored, SLOTS), (shared_seeds, ROWS)],
-    ids=["the second a copy of the first", "mirrored numbers", "seeds used twice"],
-)
-def test_dependent_drafts_of_a_run_are_found(draw, claim):
-    found = recorded_run(rows_of(draw, 700, 1), false_alarm=0.01, rng=1)
-    assert claim.name in [x.name for x in found.claims if x.refuted]
+def test_dependent_drafts_of_a_run_are_found():
+    """Copies and seeds used twice are in test_fault_patterns.py."""
+    found = recorded_run(rows_of(mirrored, 700, 1), false_alarm=0.01, rng=1)
+    assert SLOTS.name in [x.name for x in found.claims if x.refuted]
     assert found.verdict.startswith("FAULTY: ")
 
 

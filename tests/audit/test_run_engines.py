@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from faulty_verifiers import RejectionFault, RejectionSteps
 from recorded_engine import Engine
 from scipy.stats import binom
 
@@ -13,16 +11,22 @@ from otmd.audit import recorded_run
 from otmd.probabilities import Processing
 
 SOUND = {
-    "K-SEQ": (Engine(num_drafts=2, rule=otmd.KSequential(), vocab_size=100), "with-replacement"),
+    "K-SEQ": (
+        Engine(num_drafts=2, law=otmd.WithReplacement, verifier=otmd.KSequential()),
+        "with-replacement",
+    ),
     "without replacement": (
-        Engine(num_drafts=2, law=otmd.WithoutReplacement, rule=otmd.RecursiveRejection()),
+        Engine(num_drafts=2, law=otmd.WithoutReplacement, verifier=otmd.RecursiveRejection()),
         "without-replacement",
     ),
-    "stratified": (Engine(num_drafts=3, law=otmd.Stratified, rule=otmd.Preference()), "stratified"),
-    "hub": (Engine(num_drafts=2, law=otmd.Hub, rule=otmd.SpecHub()), "hub"),
+    "stratified": (
+        Engine(num_drafts=3, law=otmd.Stratified, verifier=otmd.Preference()),
+        "stratified",
+    ),
+    "hub": (Engine(num_drafts=2, law=otmd.Hub, verifier=otmd.SpecHub()), "hub"),
     "chain, all positions recorded": (Engine(depth=3, record_unreached=True), "with-replacement"),
     "the most likely token": (
-        Engine(draft=Processing(temperature=0), recorded_draft=Processing()),
+        Engine(draft=Processing(temperature=0)),
         "fixed",
     ),
     "top-k and top-p": (
@@ -30,10 +34,6 @@ SOUND = {
         "with-replacement",
     ),
 }
-OUTPUT, OUTPUT_BY_MASS = (
-    f"output tokens follow the target (in order of {order})" for order in ("p/q", "p")
-)
-DRAFTS = "drafts follow their distribution"
 
 
 def audited(engine, law: str = "with-replacement", rows: int = 500, seed: int = 1):
@@ -58,62 +58,14 @@ def test_sound_engines_raise_alarms_at_the_stated_rate(name):
     assert alarms <= binom.isf(1e-4, 20, 0.05)
 
 
-def as_independent(p, law):
-    return RejectionSteps(p, otmd.WithReplacement(law.draft_probs, law.num_drafts))
-
-
-# An engine, its law, the claims that the run refutes all of, and those of which it refutes one.
-PLAIN, EITHER = Processing(), {OUTPUT, OUTPUT_BY_MASS}
-KNOWN_FAULTS = {
-    "transformers #47932: raw q verified where drafts are cut by top-k": (
-        Engine(draft=Processing(top_k=3), recorded_draft=PLAIN, verified_draft=PLAIN),
-        "with-replacement", {DRAFTS}, EITHER,
-    ),
-    "vLLM #10198: the rows say 0.7, and the engine verified at 1": (
-        Engine(recorded_target=Processing(0.7)), "with-replacement", EITHER, EITHER,
-    ),
-    "stratified drafts verified with the law of independent ones": (
-        Engine(num_drafts=3, law=otmd.Stratified, rule=as_independent), "stratified", set(), EITHER,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KNOWN_FAULTS)
-def test_claims_of_known_faults(name):
-    engine, law, every, either = KNOWN_FAULTS[name]
-    report = audited(engine, law, rows=1200 if every == EITHER else 500)
-    found = {claim.name for claim in report.claims if claim.refuted}
-    assert every <= found
-    assert found & either
-    if every == EITHER:
-        assert [statement.outcome for statement in report.statements] == ["FAULTY", "INCONCLUSIVE"]
-
-
-def test_a_target_that_ignores_top_p():
-    report = audited(Engine(recorded_target=Processing(top_p=0.9)), rows=300)
-    assert {event.kind for event in report.events} == {"output_impossible", "impossible_accepted"}
-    assert report.faulty
-    most = max(report.events, key=lambda event: event.num_rows)
-    assert f"Usual cause of such rows: {most.usually}" in str(report)
-
-
-def test_a_coin_that_accepts_a_draft_of_target_probability_zero():
-    """SGLang #35771, with a coin of so few bits that it shows."""
-
-    def few_bits(p, law):
-        return RejectionSteps(p, law, RejectionFault.COARSE_COIN, coin_values=64)
-
-    report = audited(Engine(target=Processing(top_k=5), rule=few_bits), rows=1000)
-    assert [event.kind for event in report.events] == ["impossible_accepted"]
-
-
-def test_a_rule_that_accepts_every_draft_is_above_the_ceiling():
-    engine = Engine(rule=lambda p, law: lambda tokens: np.eye(p.size)[tokens[0]], disagreement=2)
-    report = audited(engine)
-    assert report.acceptance is not None
-    assert report.acceptance.too_high
-    assert any("a lossless verifier accepts at most" in reason for reason in report.reasons)
-    assert report.claims[0].total_variation_bound > 0
+def test_stratified_drafts_verified_with_the_law_of_independent_ones():
+    """Whether the report finds other faults of engines says test_fault_patterns.py."""
+    engine = Engine(
+        sample=lambda rng, q, count, step: otmd.Stratified(q, count).sample(rng=rng), num_drafts=3
+    )
+    refuted = {claim.name for claim in audited(engine, "stratified").claims if claim.refuted}
+    orders = (f"output tokens follow the target (in order of {order})" for order in ("p/q", "p"))
+    assert refuted & {*orders}
 
 
 def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from golden import chain_texts
 
 import otmd
 from otmd.audit import texts
 
-SIZE, LENGTH = 20, 8
+SIZE = 20
 TABLE = np.random.default_rng(7).dirichlet(np.full(SIZE, 0.5), size=SIZE)
 LOGITS = np.log(TABLE)
 
@@ -17,18 +18,9 @@ def oracle(prefixes):
     return LOGITS[[prefix[-1] for prefix in prefixes]]
 
 
-def written(count, seed, temperature=1.0, wrong_at=None):
-    """Texts of a Markov chain; at the index ``wrong_at`` the token before the last decides."""
-    rng = np.random.default_rng([11, seed])
-    table = [otmd.Processing(temperature)(logits) for logits in LOGITS]
-    rows = []
-    for _ in range(count):
-        text = [0]
-        for index in range(LENGTH):
-            context = text[-2] if index == wrong_at else text[-1]
-            text.append(int(rng.choice(SIZE, p=table[context])))
-        rows.append({"prompt_tokens": text[:1], "output_tokens": text[1:]})
-    return rows
+def written(count, seed, temperature=1.0, wrong_at=-1):
+    table = otmd.Processing(temperature)(LOGITS)
+    return chain_texts(np.random.default_rng([11, seed]), table, count, wrong_at)
 
 
 def test_sound_texts_pass_and_the_power_is_stated():
@@ -78,6 +70,6 @@ def test_a_prefix_is_evaluated_once_and_batches_do_not_matter():
             return oracle(prefixes)
 
         reports.add(str(texts(rows, counting, batch_size=size)))
-        prefixes = {(0, *row["output_tokens"][:i]) for row in rows for i in range(LENGTH)}
+        prefixes = {(0, *row["output_tokens"][:i]) for row in rows for i in range(8)}
         assert len(asked) == len(prefixes)
     assert len(reports) == 1

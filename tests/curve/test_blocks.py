@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import reference
-from strategies import Array, instances
+from strategies import Array, close_pair, instances
 
 import otmd
 from otmd.curve._kernels import ratios_of
@@ -102,10 +102,7 @@ def test_a_large_vocabulary_against_the_sorted_scan(
     noise: float, curve: type[BlockedCurve]
 ) -> None:
     """Ratios all but equal, and over thirty orders of magnitude; all numbers of drafts at once."""
-    rng = np.random.default_rng(1)
-    logits = 2.5 * rng.standard_normal(50_000)
-    p = otmd.probs_from_logits(logits)
-    q = otmd.probs_from_logits(logits + noise * rng.standard_normal(50_000))
+    p, q = close_pair(50_000, noise, 1)
     counts = range(1, 9)
     for n, cut in zip(counts, curve(p, q, counts).smallest_cuts(), strict=True):
         subset, value = cut_of(p, q, n, curve)

@@ -9,19 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from strategies import close_pair
 
 import otmd
 import otmd.kernel
 
 B, V, N = 6, 20_000, 4
 each_law = pytest.mark.parametrize("law", [otmd.WithReplacement, otmd.WithoutReplacement])
-
-
-def pair(size: int = V) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    logits = 2.0 * rng.standard_normal((B, size))
-    moved = logits + rng.standard_normal((B, size))
-    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
 
 
 def peak(run: Callable[[], object]) -> int:
@@ -34,7 +28,7 @@ def peak(run: Callable[[], object]) -> int:
 
 
 def test_memory_of_a_rate_alone() -> None:
-    p, q = pair()
+    p, q = close_pair((B, V), scale=2.0)
     law = otmd.WithReplacement(q, N)
     # A copy of the target is kept, and no subset is made.
     assert p.nbytes <= peak(lambda: otmd.optimal_acceptance(p, law)) < p.nbytes + B * V
@@ -49,7 +43,7 @@ def test_memory_of_a_rate_alone() -> None:
 def test_the_subset_proves_the_rate_whatever_becomes_of_the_target(
     law: type, size: int, copied: Callable
 ) -> None:
-    p, q = pair(size)
+    p, q = close_pair((B, size), scale=2.0)
     target, law = p.copy(), law(q, N)
     best = copied(otmd.optimal_acceptance(p, law))
     p[:] = 1.0 / size
@@ -66,7 +60,7 @@ def test_the_subset_proves_the_rate_whatever_becomes_of_the_target(
 def test_a_batch_in_threads_is_its_positions_to_the_last_bit(
     law: type, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    p, q = pair(size)
+    p, q = close_pair((B, size), scale=2.0)
     alone = [otmd.optimal_acceptance(p[i], law(q[i], 3)).rate for i in range(B)]
     for count in (1, 2):
         monkeypatch.setattr(otmd.kernel, "num_threads", lambda count=count: count)

@@ -10,6 +10,7 @@ import pytest
 from strategies import instances, package_law
 
 import otmd
+from otmd.testing import check_verifier
 from otmd.transport import (
     FORMS,
     SolverError,
@@ -22,6 +23,7 @@ from otmd.transport import (
 from otmd.transport.program import SolverAnswer, certify
 from otmd.transport.solve import conclude
 from otmd.transport.solvers import solve_cvxpy, solve_highs
+from otmd.verifiers.plan_verifier import PlanVerifier
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
@@ -171,6 +173,18 @@ def test_plans_emit_the_target_and_their_decomposition_is_no_worse() -> None:
             assert np.abs(problem.by_token(parts.selection) - parts.selected_probs).max() < 1e-12
         assert abs(canonical_decomposition(solved).rate - best) < 1e-9, instance
     assert better > 3
+
+
+def test_verifiers_of_plans_are_lossless_and_have_their_rates() -> None:
+    """Plans that are optimal or far from it, and the decomposition of these."""
+    for seed, instance in enumerate(instances(5, seed=51)):
+        target, law = instance.target_probs, package_law(instance, instance.law)
+        solved = solve_transport(target, law, merge=seed % 2 == 0).plan
+        other = any_plan(solved.problem, seed)
+        for plan in (solved, other, canonical_decomposition(other).plan):
+            # The same law made anew is served.
+            made_anew = package_law(instance, instance.law)
+            check_verifier(PlanVerifier(plan), made_anew, target_probs=target)
 
 
 def test_a_plan_as_a_matrix_and_by_drafts() -> None:

@@ -62,7 +62,6 @@ class PathAfterPath(TreeVerifier):
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        """See :class:`~otmd.trees.TreeVerifier`."""
         node = tree.node(())
         target, draft = context.target(()), context.draft(())
         refused = (1.0 - np.minimum(draft / target, 1.0)) ** node.tokens.size
@@ -92,7 +91,6 @@ class GreedyBlockPlainTarget(BlockVerification):
     """
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        """See :class:`~otmd.trees.TreeVerifier`."""
         path: Prefix = ()
         ratios = [1.0]
         while (node := tree.node(path)) is not None:
@@ -132,7 +130,6 @@ class CappedBlock(BlockVerification):
         self.late = late
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        """See :class:`~otmd.trees.TreeVerifier`."""
         path: Prefix = ()
         reached = [1.0]
         while (node := tree.node(path)) is not None:
@@ -264,7 +261,6 @@ class Grown(TreeVerifier):
         self.grow = grow
 
     def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
-        """See :class:`~otmd.trees.TreeVerifier`."""
         return self.rule.emit(context, self.grow(context, choices), choices)
 
 
@@ -272,7 +268,6 @@ class DropsDrafts(DraftTree):
     """Of the sampled drafts of a node only the most likely is shown to the verifier."""
 
     def node(self, prefix: Prefix) -> Node | None:
-        """See :class:`~otmd.trees.base.DraftTree`."""
         node = super().node(prefix)
         if node is None or node.tokens.size < 2:
             return node
@@ -285,7 +280,6 @@ class LooksAtItsOwnDrafts(DraftTree):
     """A node whose first draft is token 0 is said to have drafted nothing more."""
 
     def node(self, prefix: Prefix) -> Node | None:
-        """See :class:`~otmd.trees.base.DraftTree`."""
         node = super().node(prefix)
         if node is None or node.tokens[0] != 0:
             return node
@@ -298,7 +292,6 @@ class LooksAtItsLayer(AdaptiveTree):
     """After the second draft of the root two drafts are drawn if the first has drafted token 0, else one."""
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
-        """See :class:`~otmd.trees.AdaptiveTree`."""
         yield [()]
         first, second = ((token,) for token in tree.draw((), 2).tokens.tolist())
         yield [first, second]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
+from conformance import VARIANTS
+from small_models import model_pair
 
 import otmd
 from otmd.trees import (
-    BlockVerification,
-    GreedyMultiPath,
     IIDPaths,
     InclusionBound,
     LayerVerification,
@@ -21,7 +20,6 @@ from otmd.trees import (
     TableModel,
     TokenLevel,
     TokenTree,
-    Traversal,
     TreeLaw,
     TreeVerifier,
     optimal_block_efficiency,
@@ -29,42 +27,12 @@ from otmd.trees import (
     tokens_per_step,
 )
 from otmd.trees.base import Context
+from otmd.trees.inclusion import _listed_with
 from otmd.trees.random_choices import Sampled, every_outcome
-
-NODE_LAWS = {
-    otmd.Stratified: (TokenLevel(otmd.Preference()), SubtreeVerification(), LayerVerification()),
-    otmd.WithoutReplacement: (TokenLevel(otmd.RecursiveRejection()), Traversal()),
-    otmd.Greedy: (TokenLevel(otmd.Preference()), SubtreeVerification()),
-}
-PATHS = (TokenLevel(otmd.KSequential()), GreedyMultiPath(), LayerVerification())
-ONE_PATH = (TokenLevel(otmd.Preference()), BlockVerification())
 
 
 def models():
     return TableModel.random(3, 2, rng=1), TableModel.random(3, 2, rng=2)
-
-
-def small_laws(draft):
-    """Laws of small trees whose bound is estimated, each with rules."""
-    for kind, rules in NODE_LAWS.items():
-        yield TokenTree(draft, (2, 1), kind), rules
-    yield IIDPaths(draft, 2, 2), PATHS
-    yield TokenTree(draft, (1, 1)), ONE_PATH
-
-
-def mean_length(rule, target, law):
-    outcomes = every_outcome(partial(rule.run, Context(target, law)))
-    return sum(len(tokens) * prob for tokens, prob in outcomes)
-
-
-def test_tokens_per_step_are_the_mean_of_what_the_rules_emit():
-    target, draft = models()
-    certain = MostLikelyTree(draft, budget=3, depth=2), (TokenLevel(otmd.TargetOnly()),)
-    for law, rules in (*small_laws(draft), certain):
-        for rule in (*rules, Rewritten(rules[0])):
-            value, error = tokens_per_step(rule, target, law)
-            assert value == pytest.approx(mean_length(rule, target, law), abs=1e-12)
-            assert error == 0.0
 
 
 class Rewritten(TreeVerifier):
@@ -105,12 +73,13 @@ def draft_size(law):
     return np.size(law.draft_model(()))
 
 
+KINDS = (otmd.Stratified, otmd.WithoutReplacement, otmd.Greedy)
 SHAPES = ((2, 1), ((), ((),)), ((((),),), ()))
 
 
 def test_the_bound_is_its_formula_on_trees_and_along_texts():
     target, draft = (TableModel.random(3, 2, 0.3, rng=seed) for seed in (1, 2))
-    laws = [TokenTree(draft, shape, kind) for shape in SHAPES for kind in NODE_LAWS]
+    laws = [TokenTree(draft, shape, kind) for shape in SHAPES for kind in KINDS]
     rule = InclusionBound()
     for law in (*laws, IIDPaths(draft, 3, 2), MostLikelyTree(draft, budget=3, depth=2)):
         context = Context(target, law)
@@ -147,6 +116,53 @@ def test_trees_that_depend_on_siblings_have_no_bound_by_prefixes():
     for num_trees in (None, 20):
         with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
             tokens_per_step(InclusionBound(), target, BySibling(), num_trees, rng=0)
+
+
+def test_the_bound_where_masses_underflow() -> None:
+    half = TableModel([[0.5, 0.5]])
+    rare = TableModel([[1.0, 1e-200]])
+    bound = tokens_per_step(InclusionBound(), rare, IIDPaths(half, 1, 2)).value
+    assert bound == pytest.approx(1.75, abs=1e-12)
+    flat = TableModel([np.full(1000, 1e-3)])
+    deep = IIDPaths(flat, 1, 150)
+    assert tokens_per_step(InclusionBound(), flat, deep, 2, rng=0).value == pytest.approx(
+        151.0, abs=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("greedy", "top, then strata", "top, then without replacement"),
+        *("without-replacement", "independent", "with-replacement"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(3, 1), ((), ((),), (((),),))], ids=str)
+def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, shape, monkeypatch) -> None:
+    for kind in ("any", "peaked"):
+        target, draft = model_pair(kind, 2, vocab_size=4)
+        law = TokenTree(draft, shape, VARIANTS[name])
+        texts = [*product(range(4), repeat=law.depth)][::3]
+        values = [InclusionBound().along(Context(target, law), text) for text in texts]
+        with monkeypatch.context() as patch:
+            patch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
+            listed = [InclusionBound().along(Context(target, law), text) for text in texts]
+        assert values == pytest.approx(listed, abs=1e-12)
+
+
+def test_a_large_vocabulary() -> None:
+    rng = np.random.default_rng(3)
+    rows = rng.dirichlet(np.full(500, 0.1), size=2)
+    target, draft = TableModel([rows[0]]), TableModel([0.6 * rows[0] + 0.4 * rows[1]])
+    law = TokenTree(draft, (2, 2, 1, 1), otmd.Stratified)
+    by_layer, by_node, by_token = (
+        tokens_per_step(rule, target, law, 30, rng=4)
+        for rule in (LayerVerification(), SubtreeVerification(), TokenLevel(otmd.Preference()))
+    )
+    bound = tokens_per_step(InclusionBound(), target, law, 100, rng=5)
+    assert by_layer.value < bound.value + 4 * (bound.standard_error + by_layer.standard_error)
+    assert by_layer.value > by_token.value
+    assert abs(by_node.value - by_layer.value) < 4 * by_node.standard_error
 
 
 def test_the_most_likely_tree_yields_what_its_definition_says_and_is_read_level_by_level():

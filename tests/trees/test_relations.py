@@ -1,4 +1,7 @@
-"""Numbers of tokens per step: against closed forms, one another, and the sequence-level optimum."""
+"""Tree verifiers: against twins, closed forms, one another and the optimum, and where masses are hardly any.
+
+tests/test_conformance.py runs the checks over all tree verifiers, test_cases_on_record.py over faulty ones.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,12 @@ from small_models import KINDS, along, model_pair
 import otmd
 from otmd.trees import (
     BlockVerification,
+    GreedyMultiPath,
     IIDPaths,
+    InclusionBound,
+    LayerVerification,
+    MostLikelyTree,
+    SubtreeVerification,
     TableModel,
     TokenLevel,
     TokenTree,
@@ -22,9 +30,11 @@ from otmd.trees import (
     TreeLaw,
     TreeVerifier,
     optimal_block_efficiency,
+    output_distribution,
+    target_distribution,
     tokens_per_step,
 )
-from otmd.trees.base import Context
+from otmd.trees.base import Context, Model
 from otmd.trees.random_choices import every_outcome
 
 ROUNDING = 1e-9
@@ -87,8 +97,60 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
         token_wise += np.prod(np.minimum(along(target, path), along(draft, path)))
     assert coupling == pytest.approx(token_wise, abs=ROUNDING)
     block = tokens_per_step(BlockVerification(), target, law).value
-    assert tokens_per_step(Traversal(), target, law).value == pytest.approx(block, abs=ROUNDING)
+    for rule in (Traversal(), LayerVerification(), SubtreeVerification(), InclusionBound()):
+        assert tokens_per_step(rule, target, law).value == pytest.approx(block, abs=ROUNDING)
     best = optimal_block_efficiency(target, law)
     assert best.value == pytest.approx(block, abs=ROUNDING)
     assert best.certificate.worst <= 1e-9
     assert block >= coupling - 1e-12
+
+
+# ---------------------------------------------------------------- hostile masses and other laws
+
+
+def deviation(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
+    """The largest difference of a sequence's probability from the target's."""
+    wanted = target_distribution(target, law.depth + 1)
+    return float(np.abs(output_distribution(rule, target, law) - wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [
+        ([0.3, 0.3, 0.4], [1.0, 1e-310, 1e-310]),
+        ([0.3, 0.3, 0.4], [1.0, 5e-324, 1e-323]),
+        *(
+            [otmd.probs_from_logits(np.array(x), temperature=0.02) for x in logits]
+            for logits in (([0, 0.01, 0.02], [15, 0.5, 0.51]), ([0, 0, -0.01], [14.7, 0, 0.01]))
+        ),
+    ],
+)
+@pytest.mark.parametrize("width", [2, 3])
+def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: int) -> None:
+    target = TableModel([p, np.tile(p, (3, 1))])
+    for shape in ((width,), (width, 2)):
+        law = TokenTree(TableModel([q]), shape)
+        assert deviation(Traversal(), target, law) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda q: MostLikelyTree(q, 1, 1, 1), 1.5),
+        (lambda q: TokenTree(q, (1,), partial(otmd.Stratified, sharpness=2.0)), 1.6),
+        (lambda q: TokenTree(q, (1,), otmd.Stratified), 1.75),
+    ],
+)
+@pytest.mark.parametrize("rule", [BlockVerification(), Traversal()])
+def test_a_draft_is_verified_by_the_law_that_drew_it(rule, make, expected: float) -> None:
+    target, law = TableModel([[0.5, 0.5]]), make(TableModel([[0.75, 0.25]]))
+    assert deviation(rule, target, law) <= 1e-12
+    assert tokens_per_step(rule, target, law).value == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("tiny", [1e-9, 1e-17, 1e-160, 1e-300])
+def test_greedy_multi_path_picks_tokens_of_tiny_mass(tiny: float) -> None:
+    target = TableModel([[0.5, 0.3, 0.2]])
+    for masses in ([1.0, tiny, 0.0], [0.5, 0.5, tiny], [tiny, 1.0, tiny]):
+        law = IIDPaths(TableModel([np.array(masses) / sum(masses)]), 2, 2)
+        assert deviation(GreedyMultiPath(), target, law) < 1e-12

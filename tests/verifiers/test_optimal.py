@@ -7,21 +7,28 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from strategies import Array, Instance, Remembering, instances, package_law, unit
+from strategies import Array, Instance, Remembering, instances, optimal_plan, package_law, unit
 
 import otmd
 from otmd.verifiers.optimal import ChoicePlan, slots_plan
-from otmd.verifiers.prepared import ChoosingVerifier
 
 TOLERANCES = (1e-10, 1e-3)
 ROUNDING = 1e-12
 GAP = 1e-9
-SERVED = ("greedy", "hub", "top_then_with", "top_then_without", "top_then_stratified")
+SERVED = (
+    "greedy",
+    "hub",
+    "independent",
+    "top_then_with",
+    "independent",
+    "top_then_without",
+    "top_then_stratified",
+)
 INSTANCES = instances(30, seed=61)
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
-    """The laws with and without replacement, and in turn strata or one of the laws with top tokens."""
+    """With and without replacement, and in turn several drafters, strata or a law with top tokens."""
     names = ["with_replacement", "without_replacement", SERVED[instance.seed[1] % len(SERVED)]]
     laws = [package_law(instance, name) for name in names if instance.applicable(name)]
     q = instance.draft_probs
@@ -31,17 +38,12 @@ def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
     return laws
 
 
-def plan_of(target: Array, law: otmd.DraftLaw, tol: float = 1e-10) -> ChoicePlan:
-    prepared = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(prepared, ChoosingVerifier)
-    assert isinstance(prepared.choice, ChoicePlan)
-    return prepared.choice
-
-
 def by_sets(prepared: otmd.PreparedVerifier, law: otmd.DraftLaw) -> tuple[Array, float]:
     """The distribution of the output and P(it is a draft), as sums over the multisets of drafts."""
     tuples, probs = law.enumerate()
-    multisets, index = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)
+    # Of several drafters it matters which has drafted a token.
+    sets = tuples if isinstance(law, otmd.Independent) else np.sort(tuples, axis=1)
+    multisets, index = np.unique(sets, axis=0, return_inverse=True)
     output = np.zeros(law.vocab_size)
     accepted = 0.0
     for tokens, prob in zip(multisets, np.bincount(index.ravel(), probs), strict=True):
@@ -165,7 +167,7 @@ def test_tokens_that_lie_between_two_classes(tol: float, monkeypatch: pytest.Mon
         target, draft = logits_pair(50, 0.5, [seed], scale=1.5)
         law = otmd.WithReplacement(draft, 2)
         assert_sound(target, law, tol, seed)
-        plan = plan_of(target, law, tol)
+        plan = optimal_plan(target, law, tol)[1]
         for side, members in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
             if side is not None:
                 tokens = np.flatnonzero(members)
@@ -219,7 +221,7 @@ def test_tiers_are_lossless(tol: float) -> None:
     for seed in range(12):
         target, law = lossy_output(7, otmd.WithReplacement, 1 + seed % 3, 1.0, seed)
         assert_sound(target, law, tol, seed)
-        outer = plan_of(target, law, tol).outer
+        outer = optimal_plan(target, law, tol)[1].outer
         assert outer is not None
         tiers += int(outer.tiers.max())
     # Without these the test would say nothing about tiers.
@@ -229,7 +231,7 @@ def test_tiers_are_lossless(tol: float) -> None:
 @pytest.mark.slow
 def test_a_vocabulary_whose_cuts_are_all_tight() -> None:
     target, law = lossy_output(60_000, otmd.WithReplacement, 2, 1.0, 0, scale=1.0)
-    plan = plan_of(target, law)
+    plan = optimal_plan(target, law)[1]
     assert plan.outer is not None
     # Numbers of blocks once had 16 bits.
     assert plan.outer.tiers.max() > 2**15
@@ -290,7 +292,7 @@ def test_a_language_models_vocabulary(temperature: float, noise: float | None, n
     target, draft = logits_pair(VOCAB, noise, [73, n], temperature=temperature)
     for kind in (otmd.WithReplacement, otmd.Stratified, otmd.WithoutReplacement):
         law = kind(draft, n)
-        plan = plan_of(target, law)
+        plan = optimal_plan(target, law)[1]
         assert_all_outside_is_chosen(plan, law)
         assert standard_errors(plan, law).max() <= 5.0, kind
         assert -ROUNDING <= plan.bound - plan.rate <= (GAP if kind is otmd.Stratified else 1e-6)
@@ -308,7 +310,7 @@ def test_other_weights_than_the_rates_were_made_for_are_noticed(kind: type, inne
     # Outside, weights matter only if two drafts lie there, which is rare with a cut: the other has none.
     target, draft = logits_pair(VOCAB, 3.0 if inner else 0.1, [73], temperature=0.3)
     law = kind(draft, 8 if inner else 4)
-    plan = plan_of(target, law)
+    plan = optimal_plan(target, law)[1]
     side = plan.inner if inner else plan.outer
     assert side is not None
     assert standard_errors(plan, law).max() <= 5.0

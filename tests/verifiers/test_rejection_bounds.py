@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from reference import exact, judged, rrsw, without_replacement
+from strategies import close_pair
 
 import otmd
 from otmd.laws import Race
@@ -119,10 +120,7 @@ def test_classes_and_the_curve_against_sums_over_all_tokens(size: int, widest: f
 
 @pytest.mark.parametrize("n", [3, 4])
 def test_bounds_meet_the_tolerance_at_a_large_vocabulary(n: int) -> None:
-    rng = np.random.default_rng(n)
-    logits = 2.5 * rng.standard_normal(20_000)
-    q = otmd.probs_from_logits(logits)
-    p = otmd.probs_from_logits(logits + 0.7 * rng.standard_normal(20_000))
+    q, p = close_pair(20_000, 0.7, n)
     drafts = otmd.WithoutReplacement(q, n)
     wide = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-2)
     tight = otmd.acceptance_bounds(otmd.RecursiveRejection(), p, drafts, tol=1e-4)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import race_twins
 
 from otmd.curve.blocks import NUM_GROUPS, fill_groups
 from otmd.laws.race.containment import POWER, RaceScale, _sum_groups, _sum_tokens, power_sums
@@ -27,12 +26,9 @@ def race_of(q: np.ndarray) -> RaceScale:
 
 
 def naive_sums(p: np.ndarray, q: np.ndarray, powers: int) -> np.ndarray:
-    pairs = zip(p.tolist(), q.tolist(), strict=True)
-    rows = [race_twins.race_sums(*own, HEAVIEST, END, powers) for own in pairs]
-    rows = np.array(rows).reshape(-1, POWER + powers)
-    # The twin has q after q/(1 − q).
-    rows[:, [1, 2]] = rows[:, [2, 1]]
-    return rows
+    """p, q, q/(1 − q) and powers of the rate of each token, of which a heavy one has none."""
+    rate = np.where(q <= HEAVIEST, q * END, 0.0)
+    return np.column_stack([p, q, q / (1 - q), *(rate**r for r in range(1, powers + 1))])
 
 
 def assert_sums(found: np.ndarray, wanted: np.ndarray, size: int) -> None:

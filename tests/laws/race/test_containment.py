@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from race_twins import counts_of_arrivals
+from reference import arrivals
 
 import otmd
 from otmd.kernel import every_kernel_compiled
@@ -29,9 +29,7 @@ def test_arrivals_of_prefixes(size: int, num_drafts: int) -> None:
     found = race.times(moments, heavy, blocks[race.heavy], outside, every)
     for b in range(6):
         own = rates[blocks < b]
-        counts = np.array(
-            [counts_of_arrivals(own.tolist(), t, num_drafts)[2:] for t in race.nodes.tolist()]
-        )
+        counts = np.array([arrivals(own.tolist(), t, num_drafts)[2:] for t in race.nodes.tolist()])
         expected = (race.steps * np.exp(-outside[b] * race.nodes)) @ counts.cumsum(axis=1)
         # Times are counted in units of 1/Σq, in which the whole race takes at most a few.
         assert found[:, b] == pytest.approx(expected, rel=1e-11, abs=1e-13 * race.steps.sum())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import race_twins
+import reference
 from scipy.special import comb
 
 from otmd.laws.race.quadrature import latest_win, win_times
@@ -34,7 +34,7 @@ def test_by_the_latest_win_all_have_won(kind: str, V: int, n: int) -> None:
     """P(N < n) at the end, an exact sum of positive terms, is at most n e^{−42}."""
     draft = draft_of(kind, V)
     latest = latest_win(draft, n)
-    left = sum(race_twins.counts_of_arrivals(draft.tolist(), latest, n))
+    left = sum(reference.arrivals(draft.tolist(), latest, n))
     assert 0.0 <= left <= n * np.exp(-42.0) * (1.0 + 1e-6)
     assert latest <= 42.0 / np.sort(draft)[-n] * (1.0 + 1e-12)
 

@@ -6,22 +6,12 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
-from strategies import Array, unit
+from strategies import Array, optimal_plan, unit
 
 import otmd
 from otmd.verifiers.optimal import ChoicePlan, race_plan
-from otmd.verifiers.prepared import ChoosingVerifier
 
 LONG = 4600
-
-
-def prepared(
-    tol: float, target: Array, law: otmd.WithoutReplacement
-) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
-    rule = otmd.Optimal(tol).prepare(target, law)
-    assert isinstance(rule, ChoosingVerifier)
-    assert rule.choice is not None
-    return rule, rule.choice
 
 
 def assert_lossless(
@@ -75,7 +65,7 @@ def test_a_vocabulary_that_is_all_tail(
     rng = np.random.default_rng([V, n, 0])
     law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
     target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
-    verifier, plan = prepared(tol, target, law)
+    verifier, plan = optimal_plan(target, law, tol)
     assert mixed_tokens(plan) > V // 2
     assert_lossless(verifier, plan, law)
     assert -1e-12 <= plan.bound - plan.rate <= max(tol, 1e-6)
@@ -90,7 +80,7 @@ def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
         draft = unit(np.append(rng.uniform(0.5, 1.0, 5), 10.0 ** rng.uniform(-7.0, -3.3, 5)))
         target = unit(draft * np.exp(1.5 * rng.standard_normal(10)))
         law = otmd.WithoutReplacement(draft, n)
-        verifier, plan = prepared(tol, target, law)
+        verifier, plan = optimal_plan(target, law, tol)
         mixed += mixed_tokens(plan)
         assert_lossless(verifier, plan, law)
         gap = plan.bound - plan.rate
@@ -168,7 +158,7 @@ def test_tokens_are_given_what_is_kept_of_them(kind: str) -> None:
     """Each token is accepted exactly as often as the plan says, on which its thinning relies."""
     target, draft = many_tokens(kind)
     law = otmd.WithoutReplacement(draft, 2)
-    _, plan = prepared(1e-10, target, law)
+    _, plan = optimal_plan(target, law)
     assert -1e-12 <= plan.bound - plan.rate <= 1e-9
     drafted = np.argsort(draft)[np.count_nonzero(draft == 0.0) :]
     for token in drafted[[0, drafted.size // 2, -40, -1]]:
