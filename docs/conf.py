@@ -1,7 +1,6 @@
 """Sphinx configuration."""
 
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -46,7 +45,7 @@ html_theme_options = {
     },
 }
 # Of these, the bar on top has all that there is to list.
-html_sidebars = {"index": [], "claims": [], "gallery": []}
+html_sidebars = {"index": [], "claims": []}
 html_static_path = ["_static"]
 html_css_files = ["otmd.css"]
 html_math_renderer = "mathml"
@@ -98,12 +97,6 @@ def write_commands(app):
             path.write_text(page, "utf-8")
 
 
-def draw_figures(app):
-    """Draw the figures that the repository does not keep, where they are missing or stale."""
-    command = [sys.executable, "-m", "paper_figures", "--stale"]
-    subprocess.run(command, cwd=Path(app.srcdir).parent, check=True, stdout=subprocess.DEVNULL)
-
-
 def visit_inline(translator, node):
     """Write a formula as MathML."""
     translator.body.append(mathml(node.astext()))
@@ -148,5 +141,4 @@ def setup(app):
     app.add_transform(Figures)
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_commands)
-    app.connect("builder-inited", draw_figures)
     app.connect("autodoc-process-docstring", escape_unpacking, priority=400)

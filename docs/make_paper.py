@@ -4,8 +4,6 @@ python docs/make_paper.py
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pypandoc
@@ -66,8 +64,6 @@ def page_text(name: str) -> str:
 
 def main() -> None:
     """Write the PDF."""
-    command = [sys.executable, "-m", "paper_figures", "--stale"]
-    subprocess.run(command, cwd=DOCS.parent, check=True)
     source = "\n\n".join(page_text(name) for name in PAGES)
     # Columns of tables take the width of their text where no line of the source is too long.
     form = {"format": "markdown-smart-implicit_figures", "extra_args": ["--columns=100000"]}

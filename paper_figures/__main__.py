@@ -5,12 +5,13 @@ python -m paper_figures laws theory_cut
 python -m paper_figures laws --results runs/mine.parquet --output figures/mine.pdf
 python -m paper_figures --stale
 
-Without names, all are made; with --stale, the figures that the repository does not keep, if they are missing
-or older than this package and its results. A figure goes to ``docs/images`` as an SVG, with a second one for
-dark pages; its metadata name the command and the results. ``claims`` is the name of the tables.
+Without names, all are made; with --stale, the figures that were drawn by other code or from other results. A
+figure goes to ``docs/images`` as an SVG, with a second one for dark pages; its metadata name the command, and
+a digest of the code and the results. ``claims`` is the name of the tables.
 """
 
 import argparse
+import hashlib
 import shlex
 import sys
 from pathlib import Path
@@ -22,7 +23,6 @@ from paper_figures.common import RESULTS
 
 FIGURES = {
     "tokens_per_step": (trees.tokens_per_step, "demo_trees"),
-    "first_look": (acceptance.first_look, "gaps"),
     "choice": (acceptance.choice, "draft_laws"),
     "laws": (acceptance.laws, "real_positions"),
     "domain_rates": (acceptance.domain_rates, "real_positions"),
@@ -38,37 +38,47 @@ FIGURES = {
 
 THEORY = {f"theory_{draw.__name__}": draw for draw in theory.FIGURES}
 NAMES = ("gaps", *FIGURES, *THEORY, "claims")
-IN_REPOSITORY = ("tokens_per_step",)
-"""Figures that README.md shows. The builds of the documentation draw the others."""
-
-DRAWN = tuple(name for name in NAMES if name not in (*IN_REPOSITORY, "claims"))
+DRAWN = NAMES[:-1]
+IMAGES = Path("docs/images")
 
 
 def make(name: str, results: Path | None, output: list[Path]) -> list[Path]:
     """Draw a figure, or fill in the tables; return the files that were written."""
     if name == "claims":
         return [claims.fill()]
-    figures = output or [Path(f"docs/images/{name}.svg")]
+    figures = output or [IMAGES / f"{name}.svg"]
     command = f"python -m paper_figures {name}"
     if name in THEORY:
-        return save_figure(THEORY[name], figures, command, "--output")
-    stored = FIGURES[name][1] if name in FIGURES else name
-    path = results or RESULTS / f"{stored}.parquet"
-    source = f"{command} --results {shlex.quote(str(path))}"
+        return save_figure(THEORY[name], figures, f"{command} ({digest(name)})", "--output")
+    path = results or stored(name)
+    source = f"{command} --results {shlex.quote(str(path))} ({digest(name, path)})"
     if name == "gaps":
         return draw_gaps(summarise(load_results(path)), figures, source=source)
     draw, _ = FIGURES[name]
     return save_figure(lambda: draw(path), figures, source, "--output")
 
 
+def stored(name: str) -> Path:
+    """The stored results that a figure is drawn from."""
+    return RESULTS / f"{FIGURES[name][1] if name in FIGURES else name}.parquet"
+
+
+def digest(name: str, results: Path | None = None) -> str:
+    """What a figure is drawn from, in twelve digits: its results, and the file of the code that draws it."""
+    draw = draw_gaps if name == "gaps" else THEORY[name] if name in THEORY else FIGURES[name][0]
+    code = Path(draw.__code__.co_filename).read_bytes()
+    return hashlib.sha256(code + (results.read_bytes() if results else b"")).hexdigest()[:12]
+
+
 def stale() -> list[str]:
-    """The figures that the repository does not keep and that are missing, or older than what draws them."""
-    sources = [path for path in Path(__file__).parent.rglob("*.p*") if path.suffix != ".pyc"]
-    newest = max(path.stat().st_mtime for path in sources)
-    drawn = {name: Path(f"docs/images/{name}.svg") for name in DRAWN}
-    return [
-        name for name, path in drawn.items() if not path.is_file() or path.stat().st_mtime < newest
-    ]
+    """The figures that are missing, or were drawn by other code or from other results."""
+    found = []
+    for name in DRAWN:
+        mark = f"({digest(name, None if name in THEORY else stored(name))})"
+        path = IMAGES / f"{name}.svg"
+        if not path.is_file() or mark not in path.read_text("utf-8"):
+            found.append(name)
+    return found
 
 
 def main(arguments: list[str]) -> None:
@@ -80,7 +90,9 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--results", type=Path, help="of one figure, instead of the stored ones")
-    parser.add_argument("--stale", action="store_true", help="missing or old figures alone")
+    parser.add_argument(
+        "--stale", action="store_true", help="figures that are not up to date alone"
+    )
     parser.add_argument("--output", type=Path, nargs="+", default=[], help=".svg, .pdf or .png")
     chosen = parser.parse_args(arguments)
     unknown = sorted({*chosen.names} - {*NAMES})

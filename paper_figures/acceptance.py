@@ -1,14 +1,13 @@
 """Figures of acceptance rates at one position."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from otmd.study import load_results, summarise
 from otmd.study.style import FAINT, INK, MARKS, QUIET, TWO_COLUMNS, Mark
 from paper_figures.common import (
     COUNTS,
@@ -24,60 +23,6 @@ from paper_figures.common import (
     read_positions,
     side_by_side,
 )
-
-
-class Bar(NamedTuple):
-    """One way to draft and to verify."""
-
-    label: str
-    law: str
-    verifier: str
-    num_drafts: int = 4
-
-
-BARS = (
-    Bar("one sampled draft", "WithReplacement", "MaximalCoupling", 1),
-    Bar("the 4 most likely tokens", "TopK", "TargetOnly"),
-    Bar("4 sampled, recursive rejection", "WithReplacement", "RecursiveRejection"),
-    Bar("4 sampled, K-SEQ", "WithReplacement", "KSequential"),
-    Bar("4 sampled, preference rule", "WithReplacement", "Preference"),
-    Bar("4 different, recursive rejection", "WithoutReplacement", "RecursiveRejection"),
-    Bar("top 3 and 1 sampled (greedy)", "Greedy", "GreedyCoupling"),
-    Bar("4 stratified, preference rule", "Stratified", "Preference"),
-)
-
-
-def first_look(results: Path) -> Figure:
-    """A bar for each way to draft and verify, with the optimum of the same drafts as a vertical line."""
-    summary = summarise(load_results(results)).filter(temperature=1.0)
-    rates = {}
-    for bar in BARS:
-        part = summary.filter(law=bar.law, verifier=bar.verifier, num_drafts=bar.num_drafts)
-        if part.height != 1:
-            rows = f"{part.height} rows of {bar.label}"
-            raise ValueError(f"results: {results} has {rows}, expected one")
-        columns = pl.col("rate", "rate_low", "rate_high", "optimal") * 100
-        rates[bar.label] = part.select(columns).row(0)
-    figure = Figure(figsize=(TWO_COLUMNS, 2.7))
-    axes = figure.subplots()
-    figure.subplots_adjust(left=0.33, right=0.97, top=0.97, bottom=0.17)
-    headline(figure, "How drafts are drawn decides how many survive (temperature 1)")
-    most = max(rate for rate, *_ in rates.values())
-    for i, (rate, low, high, optimal) in enumerate(rates.values()):
-        y = len(rates) - i
-        colour = "#D55E00" if rate == most else "#0072B2"
-        style: dict[str, Any] = {"color": colour, "ecolor": QUIET, "error_kw": {"lw": 0.7}}
-        axes.barh(y, rate, 0.62, xerr=[[rate - low], [high - rate]], **style)
-        axes.plot([optimal] * 2, [y - 0.4, y + 0.4], color=INK, lw=1.6)
-        axes.text(1.5, y, f"{rate:.1f}", va="center", color="#fafafa", fontweight="bold")
-    axes.set_yticks(range(len(rates), 0, -1), list(rates))
-    axes.set_xlim(0, 100)
-    words = "positions where a draft is accepted (%); vertical line: α*, the most of any verifier"
-    axes.set_xlabel(words)
-    grid(axes, "x")
-    axes.tick_params(axis="y", length=0)
-    return figure
-
 
 RIVALS = {
     "greedy": ("greedy, preference rule", MARKS["GreedyCoupling"]),

@@ -8,9 +8,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from otmd.study import rank
+from otmd.study.estimate import Estimate, estimate
 from otmd.study.plan import SCHEMA
-from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, TWO_COLUMNS, Mark
+from otmd.study.style import INK, MARKS, ONE_COLUMN, QUIET, Mark
 from paper_figures.common import grid, headline, read
 
 RULE_MARKS = {
@@ -50,49 +50,57 @@ def line(axes: Axes, xs: Sequence[float], rows: pl.DataFrame, rule: str, **style
 
 
 STEP_LABELS = {
-    ("most likely paths", "target only"): "most likely paths (EAGLE-2)",
-    ("independent paths", "K-SEQ"): "2 independent paths, K-SEQ (SpecTr)",
-    ("independent paths", "greedy multi-path"): "the same, greedy multi-path (GBV)",
-    ("independent paths", "layer by layer"): "the same, layer by layer",
-    ("without replacement", "recursive rejection"): "without replacement, recursive rejection",
-    ("without replacement", "Traversal"): "the same, Traversal",
-    ("strata", "preference"): "stratified drafts, token by token",
-    ("strata", "node by node"): "the same, node by node",
-    ("strata", "layer by layer"): "the same, layer by layer",
+    ("most likely paths", "target only"): "the draft's most likely paths (EAGLE-2)",
+    ("independent paths", "K-SEQ"): "2 sampled paths, position by position (K-SEQ)",
+    ("independent paths", "greedy multi-path"): "2 sampled paths, a path as a whole (GBV)",
+    ("independent paths", "layer by layer"): "2 sampled paths, layer by layer",
+    ("strata", "layer by layer"): "2 stratified paths, layer by layer",
 }
-"""Labels in the first figure of the laws and rules of a plan."""
+"""Labels in the first figure of laws and rules of a plan."""
+
+LEADS = {
+    ("independent paths", "layer by layer"): {
+        "K-SEQ": "over K-SEQ",
+        "greedy multi-path": "over GBV",
+    },
+    ("strata", "layer by layer"): {"preference": "over position by position"},
+}
+"""The rules that a bar is compared with, on the same drawn trees."""
 
 STEP_TREES = ("16 nodes", "2 paths of 8")
 
 
 def tokens_per_step(results: Path) -> Figure:
-    """A bar for each law of trees and rule, with the bound of the same drafts as a vertical line."""
+    """A bar for each law of trees and rule, and the leads on the same trees with their 95% intervals."""
     table = read(results, SCHEMA).filter(pl.col("tree").is_in(STEP_TREES))
-    rows = {(row["law"], row["rule"]): row for row in rank(table).to_dicts()}
-    if missing := sorted({*STEP_LABELS} - {*rows}):
+    means = {
+        (row["law"], row["rule"]): tokens["tokens"]
+        for row, tokens in estimate(table, ["law", "rule"], ["tokens"], "steps")
+    }
+    if missing := sorted({*STEP_LABELS} - {*means}):
         raise ValueError(f"results: {results} lacks {missing}, expected those of `otmd plan`")
-    figure = Figure(figsize=(TWO_COLUMNS, 2.9))
+    figure = Figure(figsize=(ONE_COLUMN, 2.8))
     axes = figure.subplots()
-    figure.subplots_adjust(left=0.36, right=0.97, top=0.97, bottom=0.16)
-    headline(figure, "The rule decides how many tokens the same draft trees yield (temperature 1)")
-    y, ticks = 0.0, []
-    for (law, rule), label in STEP_LABELS.items():
-        y -= 1.0 if label.startswith("the same") else 1.5
-        ticks.append(y)
-        row = rows[law, rule]
-        value = row["tokens"]
-        ends = [[value - row["low"]], [row["high"] - value]]
+    figure.subplots_adjust(left=0.02, right=0.98, top=0.99, bottom=0.15)
+    headline(figure, "Verify the layers of a tree together")
+    for y, ((law, rule), label) in enumerate(STEP_LABELS.items()):
+        tokens = means[law, rule]
         colour = "#D55E00" if rule == "layer by layer" else "#0072B2"
-        style: dict[str, Any] = {"color": colour, "ecolor": QUIET, "error_kw": {"lw": 0.7}}
-        axes.barh(y, value, 0.72, xerr=ends, **style)
-        if row["bound"] is not None:
-            axes.plot([row["bound"]] * 2, [y - 0.45, y + 0.45], color=INK, lw=1.6)
-        axes.text(0.06, y, f"{value:.2f}", va="center", color="#fafafa", fontweight="bold")
-    axes.set_yticks(ticks, list(STEP_LABELS.values()))
-    axes.set_xlim(0, None)
-    axes.set_xlabel("tokens per step, 16 drafts; vertical line: bound for any lossless rule")
-    grid(axes, "x")
-    axes.tick_params(axis="y", length=0)
+        axes.barh(-y, tokens[0], 0.46, color=colour)
+        axes.text(0.0, 0.27 - y, label, va="bottom")
+        value = axes.text(0.06, -y, f"{tokens[0]:.2f}", va="center", color="#fafafa")
+        value.set_fontweight("bold")
+        leads = []
+        for other, words in LEADS.get((law, rule), {}).items():
+            lead, low, high = Estimate.of(100 * (tokens / means[law, other] - 1.0))
+            leads.append(f"{lead:+.0f}% [{low:.0f}, {high:.0f}]".replace("-", "−") + f" {words}")
+        axes.text(0.62, -y, ", ".join(leads), va="center", color="#fafafa", fontsize=7)
+    axes.set_ylim(-len(STEP_LABELS) + 0.65, 0.75)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(-0.04, 4.2)
+    axes.set_xticks(range(5))
+    axes.set_xlabel("tokens per step, 16 drafts, temperature 1")
     return figure
 
 

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 
 import otmd
 from otmd.cli import main
-from paper_figures.__main__ import DRAWN, IN_REPOSITORY
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -319,7 +318,7 @@ def test_relative_links_lead_somewhere():
         f"{page.relative_to(ROOT)}: {target}"
         for page in PAGES
         for target in link.findall(page.read_text())
-        if not (page.parent / target).exists() and Path(target).stem not in DRAWN
+        if not (page.parent / target).exists()
     ]
     assert broken == []
 
@@ -372,12 +371,3 @@ def test_formulas_on_pages_become_mathml(mathml):
 )
 def test_what_browsers_draw_wrongly_is_mended(latex, parts, mathml):
     assert parts in mathml(latex)
-
-
-def test_the_gallery_shows_every_picture():
-    shown = set(re.findall(r"images/(\w+)\.svg", (ROOT / "docs" / "gallery.md").read_text()))
-    kept = {*IN_REPOSITORY, "decoding"}
-    assert shown == kept | {*DRAWN}
-    for name in kept:
-        for page in ("", "-dark"):
-            assert (ROOT / "docs" / "images" / f"{name}{page}.svg").stat().st_size < 300_000

@@ -95,7 +95,10 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
                 axes.set_title(law_label(law).replace(" ", "\n"), pad=16)
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
         _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
-    figure.supxlabel("number of drafts n", fontsize=8)
+    figure.supxlabel(
+        "number of drafts n; the scale of gaps is linear to 2 pp, logarithmic above", fontsize=8
+    )
+    figure.suptitle("How far each verifier stays below the optimum", fontsize=9, fontweight="bold")
     low, high = drawn["gap_low"].to_numpy().min(), drawn["gap_high"].to_numpy().max()
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
