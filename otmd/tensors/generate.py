@@ -117,9 +117,9 @@ def generate(
     if not isinstance(assistant_model, PreTrainedModel):
         got = type(assistant_model).__name__
         raise TypeError(f"assistant_model: got {got}, expected a model of transformers")
-    if not branching or min(branching) < 1:
+    if not branching or not all(isinstance(count, int) and count >= 1 for count in branching):
         raise _wrong("branching", branching, "integers ≥ 1, at least one")
-    if draft_top_k is not None and draft_top_k < 1:
+    if draft_top_k is not None and not (isinstance(draft_top_k, int) and draft_top_k >= 1):
         raise _wrong("draft_top_k", draft_top_k, "an integer ≥ 1")
     options = {"branching": branching, "draft_top_k": draft_top_k}
     loop = partial(_write, assistant_model=assistant_model, streamer=streamer, **options)
@@ -299,7 +299,7 @@ class Text:
         return kept
 
     def output(self, steps: Sequence[tuple[int, int]]) -> TreeOutput | Tensor:
-        """What ``generate`` returns, once the text has ended."""
+        """The output of ``generate``, once the text has ended."""
         if self.streamer is not None:
             self.streamer.end()
         if not self.with_dict:

@@ -229,6 +229,7 @@ REFUSED = {
         (copied(num_beams=2), ValueError, "input_ids: got 2 texts or beams"),
         (copied(branching=()), ValueError, r"branching: got \(\)"),
         (copied(branching=(2, 0)), ValueError, r"branching: got \(2, 0\)"),
+        (copied(branching=(1.5,)), ValueError, r"branching: got \(1.5,\)"),
         (copied(draft_top_k=0), ValueError, "draft_top_k: got 0"),
     ],
 }  # fmt: skip
