@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from transformers import DynamicCache, GenerationConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
-from transformers.generation import logits_process
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers import PreTrainedModel
 
 from otmd.laws import DraftLaw, Stratified, TopK
 from otmd.models.continuations import CachedContinuations, Reader, continuations
@@ -20,39 +16,9 @@ from otmd.models.decoding import Decoded, decoding_steps
 from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
 from otmd.probabilities import FloatArray, Processing, validate_count, wrong, wrong_type
+from otmd.tensors.generate import NARROW_AND_DEEP, Text, TreeOutput, check_call, check_model
 from otmd.trees import AdaptiveTree, LayerVerification, TokenTree, TreeLaw
 from otmd.trees.base import Model, Prefix
-
-NARROW_AND_DEEP = (2, 1, 1, 1, 1, 1, 1, 1)
-# What generate passes to every loop. It says nothing beyond the token ids, or is checked below.
-_PREPARED = {"attention_mask", "position_ids", "cache", "past_key_values", "cache_position"}
-_PREPARED |= {"logits_to_keep", "use_cache"}
-# The settings that generate, its processors and its criteria have served before a loop begins, and those that
-# the output has. All others would go unread here.
-_SETTINGS = """
-    max_length max_new_tokens min_length min_new_tokens max_time stop_strings do_sample
-    num_return_sequences temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff
-    repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-    bad_words_ids sequence_bias renormalize_logits remove_invalid_values forced_bos_token_id
-    forced_eos_token_id suppress_tokens begin_suppress_tokens exponential_decay_length_penalty
-    token_healing guidance_scale watermarking_config output_scores output_logits return_dict_in_generate
-    transformers_version pad_token_id bos_token_id eos_token_id decoder_start_token_id disable_compile"""
-_SERVED = frozenset(_SETTINGS.split())
-# Their scores depend on the calls before, which here are those of a tree.
-_STATEFUL = (
-    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
-    logits_process.SynthIDTextWatermarkLogitsProcessor,
-)
-
-
-@dataclass
-class TreeOutput(GenerateDecoderOnlyOutput):
-    """The output of transformers' ``generate``, and in ``steps`` two numbers for each call of the target.
-
-    They are the number of tokens that it yielded, and the number that were drafted for it.
-    """
-
-    steps: tuple[tuple[int, int], ...] | None = None
 
 
 def generate(
@@ -119,7 +85,7 @@ def generate(
     >>> torch.equal(drafted, model.generate(prompt, do_sample=False, max_new_tokens=9))
     True
     """
-    _check_call(input_ids, logits_processor, generation_config, model_kwargs)
+    check_call(input_ids, logits_processor, generation_config, model_kwargs)
     if draft_top_k is not None:
         validate_count("draft_top_k", draft_top_k, minimum=1)
     name, levels = ("branching", branching) if quotas is None else ("quotas", quotas)
@@ -142,39 +108,20 @@ def generate(
     # So torch.manual_seed fixes the text.
     rng = np.random.default_rng(int(torch.randint(2**62, ())))
     decoded = Decoded()
-    with_dict = generation_config.return_dict_in_generate
-    outputs: dict[str, tuple[torch.Tensor, ...]] = {
-        name: ()
-        for name in ("scores", "logits")
-        if with_dict and getattr(generation_config, f"output_{name}")
-    }
-    finished = False
+    text = Text(input_ids, stopping_criteria, generation_config, token_streamer)
 
     def keep(emitted: Prefix) -> int:
-        nonlocal finished
-        kept = 0
-        while kept < len(emitted) and not finished:
-            for name in outputs:
-                outputs[name] += (getattr(target, name)(emitted[:kept]),)
-            kept += 1
-            text = target.text(emitted[:kept])
-            finished = bool(stopping_criteria(text, outputs.get("scores")).all())
-        return kept
+        ends = [emitted[:i] for i in range(len(emitted))]
+        return text.append(
+            emitted,
+            {name: [getattr(target, name)(end)[0] for end in ends] for name in text.outputs},
+        )
 
-    if token_streamer is not None:
-        token_streamer.put(input_ids.cpu())
     trees = (reader, law_of, LayerVerification())
-    for kept in decoding_steps(target, trees, rng, decoded, keep):
-        if token_streamer is not None:
-            token_streamer.put(torch.tensor([kept]))
-        if finished:
+    for _ in decoding_steps(target, trees, rng, decoded, keep):
+        if text.finished:
             break
-    if token_streamer is not None:
-        token_streamer.end()
-    if not with_dict:
-        return target.ids
-    ids: Any = target.ids
-    return TreeOutput(sequences=ids, steps=tuple(decoded.steps), **cast(Any, outputs))
+    return text.output(decoded.steps)
 
 
 class _Scores(Reader):
@@ -254,44 +201,8 @@ def _readable(name: str, given: Draft | PreTrainedModel | None) -> Draft | _Bare
             raise wrong_type(name, given, "a model of transformers, or of otmd.models.load_draft")
         return given
     model = given.model if isinstance(given, LanguageModel) else given
-    head = cast(Any, model.get_output_embeddings())
-    if model.config.is_encoder_decoder or head is None:
-        raise wrong(name, type(model).__name__, "a decoder with an output layer")
-    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
-    if kinds != {DynamicLayer.__name__}:
-        raise wrong(
-            name, f"cache layers {', '.join(sorted(kinds))}", "full attention in each layer"
-        )
-    attention = model.config._attn_implementation
-    if attention not in ("eager", "sdpa"):
-        raise wrong(name, f"{attention} attention", "sdpa or eager, which take the mask of a tree")
+    check_model(name, model)
     if isinstance(given, LanguageModel):
         return given
+    head = cast(Any, model.get_output_embeddings())
     return _BareModel(model, int(head.weight.shape[0]))
-
-
-def _check_call(ids: torch.Tensor, processors: Any, config: Any, inputs: dict[str, Any]) -> None:
-    """Refuse what generate prepared and the trees do not serve."""
-    if ids.shape[0] != 1:
-        raise wrong("input_ids", f"{ids.shape[0]} texts or beams", "one")
-    given = {name: value for name, value in inputs.items() if value is not None}
-    if unknown := sorted(given.keys() - _PREPARED):
-        raise wrong(unknown[0], "an input beyond token ids", "input_ids and attention_mask alone")
-    if "attention_mask" in given and not bool(given["attention_mask"].all()):
-        raise wrong("attention_mask", "masked tokens", "ones: a single text needs no padding")
-    indices = torch.arange(ids.shape[1], device=ids.device)
-    if "position_ids" in given and not bool((given["position_ids"] == indices).all()):
-        raise wrong("position_ids", "others", "0, 1, … of the tokens")
-    cache = given.get("cache", given.get("past_key_values"))
-    if cache is not None and cache.get_seq_length() > 0:
-        raise wrong("past_key_values", "a cache that holds tokens", "none: the prompt is read here")
-    usual = vars(GenerationConfig()) | GenerationConfig._get_default_generation_params()
-    for name in sorted(usual.keys() - _SERVED):
-        value = getattr(config, name, None)
-        # False is as good as unset where nothing is usual.
-        if not name.startswith("_") and value is not None and value != (usual[name] or False):
-            raise wrong(name, repr(value), "it unset: draft trees do not serve it")
-    for processor in processors:
-        if isinstance(processor, _STATEFUL):
-            name = type(processor).__name__
-            raise wrong("logits_processor", name, "processors without a memory of their calls")

@@ -10,6 +10,7 @@ from transformers.generation import RepetitionPenaltyLogitsProcessor, StoppingCr
 import otmd
 from otmd.models import LanguageModel, generation
 from otmd.models.drafts import skip_layers
+from otmd.tensors import generate as copied
 
 from .conftest import WORDS, make_llama, make_ngram, make_tokenizer
 
@@ -31,19 +32,32 @@ DRAFTS = {
 }
 
 
-def write(tiny: LanguageModel, draft, max_new_tokens=24, **settings):
-    """What generate returns with draft trees, unless another ``custom_generate`` is set."""
-    return tiny.model.generate(
-        IDS, max_new_tokens=max_new_tokens, **{"custom_generate": otmd.generate, "draft": draft} | settings
-    )  # fmt: skip
+def by_otmd(tiny: LanguageModel, draft, max_new_tokens=24, **settings):
+    settings |= {"custom_generate": otmd.generate, "draft": draft}
+    return tiny.model.generate(IDS, max_new_tokens=max_new_tokens, **settings)
+
+
+def by_file(tiny: LanguageModel, draft, max_new_tokens=24, token_streamer=None, **settings):
+    """The same by the file that a repository copies."""
+    settings |= {"inputs": IDS, "max_new_tokens": max_new_tokens, "streamer": token_streamer}
+    assistant = draft.model if isinstance(draft, LanguageModel) else draft
+    return copied.generate(tiny.model, assistant_model=assistant, **settings)
+
+
+@pytest.fixture(params=[by_otmd, by_file])
+def write(request):
+    return request.param
 
 
 def alone(tiny: LanguageModel, max_new_tokens=24, **settings):
     return tiny.model.generate(IDS, max_new_tokens=max_new_tokens, **settings)
 
 
-@pytest.mark.parametrize("name", DRAFTS)
-def test_a_greedy_text_is_that_of_generate(name: str, tiny: LanguageModel) -> None:
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [(by_otmd, name) for name in DRAFTS] + [(by_file, name) for name in DRAFTS if name != "n-gram"],
+)
+def test_a_greedy_text_is_that_of_generate(name: str, tiny: LanguageModel, write) -> None:
     settings = {
         "do_sample": False, "return_dict_in_generate": True, "output_scores": True,
         "output_logits": True, "repetition_penalty": PENALTY, "no_repeat_ngram_size": 2,
@@ -57,7 +71,7 @@ def test_a_greedy_text_is_that_of_generate(name: str, tiny: LanguageModel) -> No
     assert sum(kept for kept, _ in drafted.steps) == expected.sequences.shape[1] - len(PROMPT)
 
 
-def test_a_perfect_draft_is_accepted_whole(tiny: LanguageModel) -> None:
+def test_a_perfect_draft_is_accepted_whole(tiny: LanguageModel, write) -> None:
     settings = {"eos_token_id": None, "return_dict_in_generate": True, "branching": (1, 1, 1)}
     for do_sample in (False, True):
         drafted = write(tiny, tiny, do_sample=do_sample, **settings)
@@ -69,12 +83,12 @@ def test_quotas_are_the_drafts_of_each_level(tiny: LanguageModel) -> None:
     settings = {"eos_token_id": None, "return_dict_in_generate": True, "quotas": (2, 3, 1)}
     draft = skip_layers(tiny, [2])
     for do_sample in (False, True):
-        drafted = write(tiny, draft, 6, do_sample=do_sample, **settings)
+        drafted = by_otmd(tiny, draft, 6, do_sample=do_sample, **settings)
         left = 6
         for kept, drafts in drafted.steps:
             assert drafts == sum(settings["quotas"][: max(left - 1, 1)])
             left -= kept
-    greedy = write(tiny, draft, do_sample=False, quotas=(2, 3, 1))
+    greedy = by_otmd(tiny, draft, do_sample=False, quotas=(2, 3, 1))
     assert torch.equal(greedy, alone(tiny, do_sample=False))
 
 
@@ -102,16 +116,20 @@ def similar(small: LanguageModel, noise: float = 0.2):
     return model
 
 
-def texts(small: LanguageModel, draft, **settings) -> list[dict]:
+def texts(write, small: LanguageModel, draft, **settings) -> list[dict]:
     torch.manual_seed(7)
     settings = {"branching": (2, 1, 1, 1), "do_sample": True, "eos_token_id": None} | settings
     written = [write(small, draft, 12, **settings)[0].tolist() for _ in range(NUM_TEXTS)]
     return [{"prompt_tokens": PROMPT, "output_tokens": text[len(PROMPT) :]} for text in written]
 
 
+# A sound text fails an audit with probability 1e-3.
 @pytest.mark.slow
-def test_sampled_texts_are_audited(small: LanguageModel) -> None:
-    written = texts(small, similar(small), quotas=(2, 2, 2, 2), **SETTINGS)
+@pytest.mark.parametrize(
+    ("write", "trees"), [(by_otmd, {"quotas": (2, 2, 2, 2)}), (by_file, {"branching": (3, 1, 2)})]
+)
+def test_sampled_texts_are_audited(small: LanguageModel, write, trees) -> None:
+    written = texts(write, small, similar(small), **trees, **SETTINGS)
     assert otmd.audit.texts(written, small.logits_after, bias=BIAS, **SETTINGS).outcome == "PASS"
     hotter = SETTINGS | {"temperature": 1.3}
     assert otmd.audit.texts(written, small.logits_after, **hotter).outcome == "FAULTY"
@@ -130,35 +148,42 @@ def penalised(small: LanguageModel):
 
 
 @pytest.mark.slow
-def test_processors_see_the_prefix_of_each_node(small: LanguageModel, monkeypatch) -> None:
+def test_processors_see_the_prefix_of_each_node(small: LanguageModel, write, monkeypatch) -> None:
     # A perfect draft: most tokens have a long path of the tree before them.
     settings = PENALTIES | {"draft": small, "branching": (2, 1, 1, 1, 1, 1, 1)}
-    written = texts(small, **settings)
+    written = texts(write, small, **settings)
     assert otmd.audit.texts(written, penalised(small), bias=BIAS).outcome == "PASS"
 
     def without_prefix(self, prefix):
         return self.processors(self.ids, self.logits(prefix))
 
+    def rows_without_prefix(self, logits):
+        return torch.cat([self.processors(self.ids, row[None].clone()) for row in logits])
+
     monkeypatch.setattr(generation._Scores, "scores", without_prefix)
-    written = texts(small, **settings)
+    monkeypatch.setattr(copied._Tree, "process", rows_without_prefix)
+    written = texts(write, small, **settings)
     assert otmd.audit.texts(written, penalised(small)).outcome == "FAULTY"
 
 
 def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(
-    small: LanguageModel, monkeypatch
+    small: LanguageModel, write
 ) -> None:
     draft = similar(small)
     calls = []
-    forward = generation.CachedContinuations._compute
 
-    def counted(self, missing):
-        calls.append((self.model.model is draft, len(missing)))
-        forward(self, missing)
+    def count(name, model):
+        def hook(module, args, inputs):
+            calls.append((name, inputs["input_ids"].shape[1]))
 
-    monkeypatch.setattr(generation.CachedContinuations, "_compute", counted)
+        model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    count("draft", draft)
+    count("target", small.model)
     settings = {"do_sample": True, "eos_token_id": None, "branching": (2, 1)}
     write(small, draft, 4, stopping_criteria=[Once()], **settings)
-    assert calls == [(True, 1), (True, 2), (False, 5)]
+    # The draft reads the prompt and two nodes, the target the prompt and all four.
+    assert calls == [("draft", 4), ("draft", 2), ("target", 8)]
 
 
 class Once(StoppingCriteria):
@@ -168,19 +193,19 @@ class Once(StoppingCriteria):
         return torch.ones(len(input_ids), dtype=torch.bool)
 
 
-def test_the_seed_of_torch_decides(tiny: LanguageModel) -> None:
+def test_the_seed_of_torch_decides(tiny: LanguageModel, write) -> None:
+    draft = skip_layers(tiny, [2])
     found = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        found.append(write(tiny, ngram(tiny), do_sample=True, eos_token_id=None)[0].tolist())
+        found.append(write(tiny, draft, do_sample=True, eos_token_id=None)[0].tolist())
     assert found[0] == found[1] != found[2]
 
 
-def test_a_streamer_gets_the_prompt_each_step_and_the_end(tiny: LanguageModel) -> None:
+def test_a_streamer_gets_the_prompt_each_step_and_the_end(tiny: LanguageModel, write) -> None:
     streamer = Mock()
-    output = write(
-        tiny, ngram(tiny), token_streamer=streamer, do_sample=True, return_dict_in_generate=True
-    )
+    settings = {"token_streamer": streamer, "do_sample": True, "return_dict_in_generate": True}
+    output = write(tiny, skip_layers(tiny, [2]), **settings)
     *puts, end = streamer.mock_calls
     assert end == call.end()
     chunks = [put.args[0][0].tolist() for put in puts]
@@ -198,7 +223,7 @@ class StopsAt(StoppingCriteria):
         return torch.tensor([int(input_ids[0, -1]) % 7 == 0])
 
 
-def test_texts_end_where_generate_ends_them(tiny: LanguageModel) -> None:
+def test_texts_end_where_generate_ends_them(tiny: LanguageModel, write) -> None:
     torch.manual_seed(3)
     lengths = set()
     for _ in range(20):

@@ -14,7 +14,6 @@ from otmd.models import (
     Speculation,
     collect,
     decode,
-    generation,
     load_draft,
     load_prompts,
     load_target,
@@ -22,6 +21,7 @@ from otmd.models import (
     pack_weights,
 )
 from otmd.models.drafts import common_vocabulary, skip_layers
+from otmd.tensors import generate as trees
 from otmd.trees import BlockVerification, IIDPaths
 
 P, Q = np.random.default_rng(0).normal(size=(2, 5, 11))
@@ -69,6 +69,24 @@ def generated(model=None, ids=IDS, **settings):
         (model or m.tiny.model).generate(ids, **(options | settings))
 
     return call
+
+
+def copied(assistant=None, **settings):
+    def call(m):
+        options = {
+            "assistant_model": assistant or m.draft.model,
+            "inputs": IDS,
+            "max_new_tokens": 4,
+        }
+        trees.generate(m.tiny.model, **(options | settings))
+
+    return call
+
+
+def without_numbers():
+    model = make_llama()
+    model.lm_head.weight.data[:] = torch.nan
+    return model
 
 
 def other(vocab_size=62, words=WORDS):
@@ -200,6 +218,20 @@ REFUSED = {
         (generated(num_assistant_tokens=5), ValueError, "num_assistant_tokens: got 5"),
         (generated(use_cache=False), ValueError, "use_cache: got False"),
     ],
+    "custom_generate": [
+        (copied(assistant_model=None), TypeError, "assistant_model: got NoneType"),
+        (copied("ngram"), TypeError, "assistant_model: got str"),
+        (copied(sliding()), ValueError, "assistant_model: got cache layers"),
+        (copied(without_numbers()), ValueError, "assistant_model: got scores that are NaN"),
+        (copied(inputs=IDS.repeat(2, 1)), ValueError, "input_ids: got 2 texts"),
+        (copied(assistant_tokenizer="other"), ValueError, "assistant_tokenizer: got other"),
+        (copied(synced_gpus=True), ValueError, "synced_gpus: got True"),
+        (copied(num_beams=2), ValueError, "input_ids: got 2 texts or beams"),
+        (copied(branching=()), ValueError, r"branching: got \(\)"),
+        (copied(branching=(2, 0)), ValueError, r"branching: got \(2, 0\)"),
+        (copied(branching=(1.5,)), ValueError, r"branching: got \(1.5,\)"),
+        (copied(draft_top_k=0), ValueError, "draft_top_k: got 0"),
+    ],
 }  # fmt: skip
 
 
@@ -222,10 +254,10 @@ def test_no_setting_of_generate_goes_unread():
     for name in vars(GenerationConfig()):
         config = GenerationConfig()
         setattr(config, name, 7)
-        if not name.startswith("_") and name not in generation._SERVED:
+        if not name.startswith("_") and name not in trees.SERVED:
             with pytest.raises(ValueError, match=f"{name}: got 7, expected it unset"):
-                generation._check_call(IDS, [], config, {})
-    generation._check_call(IDS, [], GenerationConfig(is_assistant=False, output_scores=True), {})
+                trees.check_call(IDS, [], config, {})
+    trees.check_call(IDS, [], GenerationConfig(is_assistant=False, output_scores=True), {})
 
 
 def test_a_cache_that_holds_tokens_is_refused(made):
