@@ -188,12 +188,16 @@ def as_real_array(name: str, value: ArrayLike) -> NDArray:
         array = np.asarray(from_tensor(value))
     except ValueError as reason:
         raise wrong(name, "rows of different lengths", "(…, V)") from reason
+    except (TypeError, NotImplementedError) as reason:
+        # A sparse tensor, one without data, or one of a dtype that NumPy does not have.
+        raise wrong_type(name, value, f"real numbers in a dense array ({reason})") from reason
     if array.dtype.kind not in "fiub":
         expected = "real numbers (float16, float32 or float64)"
         if array.dtype == object:
             fractions = any(isinstance(number, Fraction) for number in array.flat)
-            exact = "; otmd.exact takes fractions" if fractions else ""
-            raise wrong_type(name, value, expected + exact)
+            expected += "; otmd.exact takes fractions" if fractions else ""
+        if array.dtype == object and not isinstance(value, np.ndarray):
+            raise wrong_type(name, value, expected)
         raise TypeError(f"{name}: got dtype {array.dtype}, expected {expected}")
     if array.ndim == 0 or array.shape[-1] == 0:
         raise wrong(name, f"shape {array.shape}", "(…, V) with at least one token in V")

@@ -97,7 +97,13 @@ SEVERAL: list[tuple[str, str, tuple[int, ...], list, list]] = [
         [[[2, 5, 3]], TURNING],
         [[[8, 1, 1]]],
     ),
-    ("two distinct drafts", "without replacement", (2,), [[[6, 3, 1]], TURNING], [[[2, 3, 5]]]),
+    (
+        "two distinct drafts",
+        "without replacement",
+        (2,),
+        [[[1, 3, 4, 2]], [[1, 2, 3, 4], [4, 3, 2, 1], [1, 1, 1, 1], [5, 1, 1, 3]]],
+        [[[6, 1, 2, 1]]],
+    ),
     (
         "three distinct drafts of four tokens, one without mass",
         "without replacement",

@@ -110,6 +110,54 @@ def test_negative_controls(name):
     assert "expected" in str(report)
 
 
+MORE_FAULTS = {
+    "residual of the next position": {
+        "draft": lambda q: np.append(q[:, 1:], q[:, -1:], axis=1),
+        "accept": lambda p, q, u: u < 0,
+    },
+    "q after top-2": {"draft": lambda q: referee._unit(q * (np.argsort(np.argsort(-q)) < 2))},
+    "ratio of the position before": {
+        "accept": lambda p, q, u: u * np.roll(q, 1, axis=1) < np.roll(p, 1, axis=1),
+    },
+    "p and q swapped": {"accept": lambda p, q, u: u * p < q},
+    "residual not below 1e-3, in half precision": {
+        "residual": lambda p, q, _: np.maximum((p - q).astype(np.float16), 1e-3),
+    },
+    "|p - q|": {"residual": lambda p, q, _: np.abs(p - q)},
+    "the last token is lost": {
+        "residual": lambda p, q, _: (p - q) * (np.arange(p.shape[-1]) < p.shape[-1] - 1),
+    },
+    "a coin for all drafts": {"accept": lambda p, q, u: u[:, :1] * q < p},
+}
+
+
+@pytest.mark.parametrize("name", MORE_FAULTS)
+def test_faults_that_are_not_in_the_file(name):
+    changes = dict(MORE_FAULTS[name])
+    see = changes.pop("draft", lambda q: q)
+    faulty = lambda p, q, x, rng: referee.rejection(p, see(q), x, rng, **changes)  # noqa: E731
+    assert referee.judge(faulty).verdict == "NOT LOSSLESS"
+
+
+def test_a_bonus_token_from_the_draft():
+    def faulty(p, q, x, rng):
+        return referee.rejection(np.append(p[:, :-1], q[:, -1:], axis=1), q, x, rng)
+
+    assert referee.judge(faulty).verdict == "NOT LOSSLESS"
+
+
+def test_recursive_rejection_that_forgets_which_drafts_were_removed():
+    sound = position_by_position(otmd.RecursiveRejection())
+    faulty = lambda *given: sound(*given[:-1], given[-1]._replace(drafts="with replacement"))  # noqa: E731
+    assert referee.judge(faulty, "recursive rejection").verdict == "NOT LOSSLESS"
+
+
+def test_one_draw_sees_no_bias():
+    assert "no bias would have been seen for sure: draw more" in str(
+        referee.judge(referee.rejection, num_draws=1)
+    )
+
+
 def test_the_bias_that_a_cosine_above_99_percent_passes():
     p = np.full((1, 2, 8), 1 / 8)
     biased = referee.FAULTS["biased by .07"]["rows"](p)
@@ -168,7 +216,13 @@ def test_transformers_accepts_a_token_of_probability_0_for_the_coin_0(monkeypatc
         (lambda output: output + 9, "expected integers .* below"),
         (lambda output: 0 * output - 1, "one to 2 tokens .*, then −1 only"),
         (lambda output: output[::-1], "expected drafts before the last token"),
-        (lambda output: (output, (output >= 0).sum(1)), "num_accepted: expected the number"),
+        (lambda output: None, r"output_tokens: got object \(\), \[None\] …, expected integers"),
+        (lambda output: [row[row >= 0] for row in output], "output_tokens: expected integers"),
+        (lambda output: (output, np.zeros(3)), r"num_accepted: expected \(\d+,\), the tokens"),
+        (
+            lambda output: (output, (output >= 0).sum(1)),
+            r"num_accepted: expected \(\d+,\), the tokens",
+        ),
     ],
 )
 def test_outputs_of_another_form(change, message):
@@ -181,9 +235,18 @@ def test_the_number_of_accepted_drafts_may_come_along():
     assert referee.judge(right, num_draws=100).verdict == "PASS"
 
 
-def test_a_rule_without_cases():
-    with pytest.raises(ValueError, match="rule: got 'topk'"):
-        referee.judge(referee.rejection, "topk")
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"rule": "topk"}, ValueError, "^rule: got 'topk', expected one of token-level, block, "),
+        ({"num_draws": 0}, ValueError, "^num_draws: got 0, expected an integer ≥ 1$"),
+        ({"num_draws": 1.5}, TypeError, "^num_draws: got float, expected an integer ≥ 1$"),
+        ({"false_alarm": 2}, ValueError, "^false_alarm: got 2, expected a number between 0 and 1"),
+    ],
+)
+def test_settings_that_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        referee.judge(referee.rejection, **settings)
 
 
 def test_numpy_alone():

@@ -63,6 +63,20 @@ def test_layouts_and_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch
     assert otmd.validate_probs("p", [1, 0]).tolist() == [1.0, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda torch: np.array([0.5, 0.5], object), "^p: got dtype object, expected real numbers"),
+        (lambda torch: [Fraction(1)], "^p: got list, expected .*otmd.exact takes fractions$"),
+        (lambda torch: torch.tensor([1.0]).to_sparse(), "^p: got Tensor, expected .* dense array"),
+        (lambda torch: torch.ones(1, device="meta"), "^p: got Tensor, expected .* dense array"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused_by_name(make, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        otmd.validate_probs("p", make(pytest.importorskip("torch")))
+
+
 def test_memory_is_shared_only_where_the_input_may_be_read() -> None:
     given = otmd.validate_probs("p", P)
     assert np.shares_memory(given, otmd.validate_probs("p", given, copy=False))

@@ -129,7 +129,7 @@ def compare(
     ------
     ValueError
         For invalid distributions, different vocabularies, no position, or settings as in
-        :func:`otmd.measure`; for a verifier of your own that is not lossless on a small position.
+        :func:`otmd.measure`; for a verifier of your own that is not lossless at small positions.
 
     Examples
     --------

@@ -11,11 +11,18 @@ import numpy as np
 
 from otmd.laws import DraftLaw
 from otmd.optimum.acceptance import optimal_acceptance
-from otmd.probabilities import Processing, validate_counts, validate_probs, validate_tol, wrong
+from otmd.probabilities import (
+    Processing,
+    validate_counts,
+    validate_probs,
+    validate_tol,
+    wrong,
+    wrong_type,
+)
 from otmd.registry import LAWS, VERIFIERS, Entry, LawEntry, find
 from otmd.storage.files import one_line
 from otmd.testing.verifiers import require_lossless
-from otmd.verifiers import Verifier
+from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.base import as_verifier
 
 LawFactory = Callable[[np.ndarray, int], DraftLaw]
@@ -38,6 +45,8 @@ SCHEMA: dict[str, type] = {
 }
 # Sums of the same terms in different orders may differ by this much.
 ROUNDING = 1e-12
+# A verifier of a user's own may compute in float32.
+_ABOVE_OPTIMUM = 1e-6
 
 
 class Settings(NamedTuple):
@@ -78,7 +87,8 @@ def make_settings(
     """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
     named_laws = _named("laws", laws, LAWS)
     named_verifiers = tuple(
-        (name, as_verifier(rule)) for name, rule in _named("verifiers", verifiers, VERIFIERS)
+        (name, as_verifier(rule, "verifiers"))
+        for name, rule in _named("verifiers", verifiers, VERIFIERS)
     )
     counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
@@ -91,10 +101,16 @@ def make_settings(
         except ValueError as error:
             refusals.append(f"{name} with {n}: {error}")
             continue
-        if rules := _serving(drafts, named_verifiers):
-            served[name, n] = rules
-            for label, rule in rules:
+        rules = []
+        for label, rule in _serving(drafts, named_verifiers):
+            try:
                 require_lossless(rule, law, n, f"{label} for {name}")
+            except UnsupportedLaw as error:
+                refusals.append(f"{label} for {name} with {n}: {error}")
+            else:
+                rules.append((label, rule))
+        if rules:
+            served[name, n] = tuple(rules)
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
@@ -106,8 +122,17 @@ def make_settings(
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     """The law of a uniform distribution over enough tokens: what fails there fails at every position."""
-    vocab_size = num_drafts + 16
-    return law(np.full(vocab_size, 1.0 / vocab_size), num_drafts)
+    size = num_drafts + 16
+    try:
+        drafts = law(np.full(size, 1.0 / size), num_drafts)
+    except TypeError as reason:
+        expected = "a function of draft_probs and num_drafts, such as Stratified"
+        raise wrong_type("laws", law, f"{expected} ({reason})") from reason
+    if not isinstance(drafts, DraftLaw):
+        raise wrong_type("laws", drafts, "functions that return a DraftLaw")
+    if (drafts.num_drafts, drafts.vocab_size) != (num_drafts, size):
+        raise wrong("laws", repr(drafts), f"{num_drafts} drafts of {size} tokens")
+    return drafts
 
 
 def _serving(
@@ -128,7 +153,7 @@ def _load(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
     """The class of a name; ValueError for a law that takes more than q and a number of drafts."""
     entry = find(argument, name, registry)
     if isinstance(entry, LawEntry) and not entry.audited:
-        expected = f"a function of draft_probs and num_drafts that makes a {entry.class_name}"
+        expected = f"a function of draft_probs and num_drafts that makes {entry.class_name}(…)"
         raise wrong(argument, f"{name!r}, which has parameters of its own", expected)
     return entry.load()
 
@@ -145,6 +170,8 @@ def _named(
             entry = _load(argument, entry, registry)
         if not isinstance(entry, tuple):
             entry = getattr(entry, "__name__", type(entry).__name__), entry
+        if len(entry) != 2 or not isinstance(entry[0], str):
+            raise wrong(argument, repr(entry), "a pair of a name and what it names")
         if entry[0] == "<lambda>":
             raise wrong(argument, "a lambda", "a name with it: ('name', lambda …)")
         named.append(entry)
@@ -229,10 +256,10 @@ def _rates(
         except ValueError as error:
             rates[label] = {"optimal": optimal, "status": f"unrated: {one_line(error)}"}
             continue
-        if not low <= high + ROUNDING:
+        if not low <= min(high + ROUNDING, optimal + _ABOVE_OPTIMUM):
             raise ValueError(
-                f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {num_drafts} drafts of "
-                f"{type(drafts).__name__}, expected the first no larger than the second"
+                f"verifiers: {verifier!r} gave the bounds {low!r} and {high!r} for {type(drafts).__name__}, "
+                f"n = {num_drafts}, expected the first no larger than the second and α* = {optimal!r}"
             )
         rates[label] = rate_columns(low, high, optimal, tol)
     return rates

@@ -125,9 +125,9 @@ def measure(
     ------
     ValueError
         For invalid settings, a device that torch does not have, a position whose values are no
-        distribution, a verifier whose bounds contradict each other, one of your own that is not lossless on
-        a small position, or an ``output`` that
-        holds a measurement with other settings or of another dataset.
+        distribution, a verifier whose bounds contradict each other, one of your own that is not lossless at
+        small positions, or whose bounds do not hold its rate there, or an ``output`` that holds a measurement
+        with other settings or of another dataset.
     RuntimeError
         If a worker process died.
     FolderLockedError

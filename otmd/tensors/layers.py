@@ -97,19 +97,20 @@ class Level(NamedTuple):
 
 
 def top_tokens(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The masses (…, k) in float64 and ids (…, k) of the k most likely tokens of rows (…, V).
+    """The masses (…, k) in float64 and ids (…, k) of the k most likely tokens of rows (…, V); V if k > V.
 
     They are in descending order, and equals are in ascending order of their ids, also where the k-th is one
     of many equals; ``torch.topk`` leaves that open. The largest of 64-bit keys are taken, a mass and an id
     each, which takes up to twice as long on a CPU. For float64 all of the row is sorted.
     """
+    k = min(k, probs.shape[-1])
     if probs.dtype == torch.float64:
         tokens = probs.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     else:
         last = probs.shape[-1] - 1
         reversed_ids = torch.arange(last, -1, -1, device=probs.device)
-        # The bits of numbers that are not negative are in the numbers' order.
-        key = probs.float().contiguous().view(torch.int32).long()
+        # The bits of numbers that are not negative are in the numbers' order; NaN, of either sign, is first.
+        key = probs.float().abs().contiguous().view(torch.int32).long()
         key <<= 32
         key |= reversed_ids
         tokens = last - (key.topk(k, dim=-1).values & 0xFFFFFFFF)
@@ -162,24 +163,26 @@ def draft_level(
     k, numbers of drafts and nodes that are determined by what was drafted above and by the draft model's
     distributions. All drafts of a level must be verified.
 
-    ``num_drafts`` is the number of drafts after every node, or a tensor (B, D) with that of each; then
-    ``quota`` is Q, and drafts beyond it are not drawn. ``nodes`` (B, D) is as in :class:`Level`; by default
-    the first D drafts of the level above, or the root. ``uniforms`` (B, Q) are independent random numbers
-    from 0 to 1, by default those of ``torch.rand``. In float32 they are multiples of 2^-24, and so are
-    the probabilities of the drafts.
+    ``num_drafts`` is the number of drafts after every node, or a tensor (B, D) with that of each.
+    ``quota`` is Q, by default D times the number; drafts beyond it are not drawn. ``nodes`` (B, D) is as in
+    :class:`Level`; by default the first D drafts of the level above, or the root. ``uniforms`` (B, Q) are
+    independent random numbers from 0 to 1, by default those of ``torch.rand``. In float32 they are
+    multiples of 2^-24, and so are the probabilities of the drafts.
     """
     batch, width, k = mass.shape
-    if isinstance(num_drafts, int):
-        most, quota = num_drafts, num_drafts * width
+    if not isinstance(num_drafts, Tensor):
+        most, quota = num_drafts, num_drafts * width if quota is None else quota
     elif quota is None:
         raise ValueError("quota: got None, expected the most drafts of a level")
     else:
         most = min(quota, k)
+    if quota < 1:
+        raise ValueError(f"num_drafts, quota: got a level of {quota} drafts, expected at least 1")
     if nodes is None:
         nodes = torch.arange(width, device=mass.device).expand(batch, width)
     uniforms = _given_or_drawn(uniforms, (batch, quota), mass).double()
     # A row with NaN has no drafts.
-    mass = torch.where(mass.sum(-1, keepdim=True).isfinite(), mass, 0.0)
+    mass = torch.where(mass.sum(-1, keepdim=True).isfinite(), mass, 0.0).double()
     counts = (mass > 0).sum(-1).clamp(max=most)
     if isinstance(num_drafts, Tensor):
         counts = torch.minimum(counts, num_drafts.clamp(min=0))
@@ -247,7 +250,7 @@ def sweep(
     first. In the next pass the pairs that were thinned (c < 1) come after all others; the best pass is kept.
 
     Returns c q and a of each pair and its cell, (B, E), and the probability that none is accepted, (B,).
-    ``rounds``, ``classes`` and ``passes`` change the acceptance rate alone.
+    ``rounds``, ``classes`` and ``passes``, at least 1, change the acceptance rate alone.
     """
     octave = (0.5 - torch.log2(target / q)).nan_to_num(0.0).clamp(0, classes - 2).long()
     cell = num_slots * torch.where(target >= q, 0, 1 + octave) + num_slots - 1 - slots
@@ -353,13 +356,16 @@ def pick(masses: Tensor, uniforms: Tensor) -> Tensor:
     total = reached[:, -1:]
     # Rounding must not reach a token after the last one with mass.
     reached_by = total * uniforms[:, None].double() * (1.0 - 1e-15)
-    index = torch.searchsorted(reached, reached_by, right=True).clamp(max=masses.shape[-1] - 1)
+    reached_by = torch.minimum(reached_by, total.nextafter(torch.zeros_like(total)))
+    index = torch.searchsorted(reached, reached_by, right=True)
     return torch.where((total > 0) & total.isfinite(), index, -1)[:, 0]
 
 
 def _given_or_drawn(uniforms: Tensor | None, shape: tuple[int, int], like: Tensor) -> Tensor:
     if uniforms is None:
         return torch.rand(shape, dtype=torch.float64, device=like.device)
+    if uniforms.shape != shape:
+        raise ValueError(f"uniforms: got shape {tuple(uniforms.shape)}, expected {shape}")
     return uniforms
 
 
@@ -399,7 +405,8 @@ def verify_tree(
     end, firsts = pick(ends, uniforms[:, 0]), _first_rows(levels)
     node = end.clamp(min=0)
     token = pick(residual_masses(target_probs, levels, shares, node), uniforms[:, 1])
-    token, node, path = torch.where(end < 0, -1, token), node[:, None], []
+    token, node = torch.where(end < 0, -1, token), node[:, None]
+    path = [node[:, :0]]
     for above, first, level in reversed(list(zip(firsts, firsts[1:], levels, strict=False))):
         below = node >= first
         path.append(torch.where(below, node, -1))

@@ -77,6 +77,7 @@ class Report(NamedTuple):
         lines = [f"{self.verdict}: {self.tested}"]
         for name, (p_value, bias, worst) in (("text", self.text), ("path and token", self.joint)):
             seen = f"a bias of about {bias:.2f} would have been seen"
+            seen = seen if bias < 1 else "no bias would have been seen for sure: draw more"
             lines.append(f"  law of the {name}: p-value {p_value:.2g}; {seen}")
             lines += [f"    {worst}"] if worst else []
         return "\n".join(lines)
@@ -129,10 +130,17 @@ def judge(
     >>> referee.judge(referee.rejection, num_draws=1_000).verdict
     'PASS'
     """
+    if not isinstance(num_draws, int):
+        raise TypeError(f"num_draws: got {type(num_draws).__name__}, expected an integer ≥ 1")
+    if num_draws < 1:
+        raise ValueError(f"num_draws: got {num_draws}, expected an integer ≥ 1")
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"false_alarm: got {false_alarm}, expected a number between 0 and 1")
     rng, level = np.random.default_rng(seed), false_alarm / 2
     cases = [case for case in load() if rule in case.laws]
     if not cases:
-        raise ValueError(f"rule: got {rule!r}, expected a rule of {CASES.name}")
+        rules = ", ".join(dict.fromkeys(name for case in load() for name in case.laws))
+        raise ValueError(f"rule: got {rule!r}, expected one of {rules}")
     texts, outputs = _count(verify, cases, num_draws, rng)
     text = _compare(cases, [text_law(case) for case in cases], texts, level, rng)
     joint = _compare(cases, [joint_law(case, rule) for case in cases], outputs, level, rng)
@@ -226,17 +234,25 @@ def _count(verify: Callable, cases: list[Case], number: int, rng: Rng) -> tuple[
 
 def _checked(given: Any, tokens: Array, branching: tuple[int, ...], size: int) -> Array:
     """The output (B, L + 1), if its tokens but the last of each row are drafts from the root down."""
-    output, accepted = given if isinstance(given, tuple) else (given, None)
-    output = np.array(output)
-    is_token, shape = output >= 0, (len(tokens), len(branching) + 1)
-    fits = output.shape == shape and output.dtype.kind in "iu" and is_token[:, 0].all()
-    if not (fits and -1 <= output.min() <= output.max() < size) or np.diff(is_token * 1).max() > 0:
-        had = f"{output.dtype} {output.shape}, {output[:2].tolist()} …"
-        expected = f"integers {shape}, one to {shape[1]} tokens below {size}, then −1 only"
+    is_pair = isinstance(given, tuple) and len(given) == 2
+    output, accepted = given if is_pair else (given, None)
+    shape = len(tokens), len(branching) + 1
+    expected = f"integers {shape}, one to {shape[1]} tokens below {size}, then −1 only"
+    try:
+        output = np.array(output)
+    except ValueError as reason:
+        raise ValueError(f"output_tokens: expected {expected} ({reason})") from reason
+    fits = output.shape == shape and output.dtype.kind in "iu"
+    if fits:
+        is_token = output >= 0
+        fits = is_token[:, 0].all() and np.diff(is_token * 1).max() <= 0
+        fits = fits and -1 <= output.min() <= output.max() < size
+    if not fits:
+        had = f"{output.dtype} {output.shape}, {np.atleast_1d(output)[:2].tolist()} …"
         raise ValueError(f"output_tokens: got {had}, expected {expected}")
-    length = is_token.sum(1) - 1
-    if accepted is not None and (length != accepted).any():
-        raise ValueError("num_accepted: expected the number of tokens less 1 in each row")
+    length = (output >= 0).sum(1) - 1
+    if accepted is not None and not np.array_equal(length, accepted):
+        raise ValueError(f"num_accepted: expected ({len(tokens)},), the tokens of each row less 1")
     alive, start = np.ones((len(tokens), 1), bool), 0
     for depth, count in enumerate(branching):
         stop = start + prod(branching[: depth + 1])

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.verifiers import enumerated, losslessness
+from otmd.audit.verifiers import EnumeratedAudit, enumerated, losslessness
 from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance
-from otmd.probabilities import FloatArray
+from otmd.probabilities import FloatArray, wrong
 from otmd.testing.comparisons import (
     FALSE_ALARM,
     NUM_SAMPLES,
@@ -31,7 +31,7 @@ from otmd.verifiers.base import as_verifier
 
 # The bounds of a rate must hold whatever they are asked to be apart at most.
 _TOLERANCES = (0.3, 1e-3, 1e-8)
-_MOST_TUPLES = 20_000
+_MOST_TUPLES = 5_000
 # A user's verifier may compute in float32.
 _LOSSLESS = 1e-6
 
@@ -106,39 +106,59 @@ def check_verifier(
 def require_lossless(
     verifier: Verifier, law: Callable[[FloatArray, int], DraftLaw], num_drafts: int, name: str
 ) -> None:
-    """Raise ValueError unless a verifier that is not of otmd is lossless at one small position.
+    """Raise ValueError unless a verifier that is not of otmd is lossless, with its rate, at small positions.
 
     Tuples are enumerated, at a vocabulary of n + 1 tokens or fewer. Where there are too many, 2,000 outputs
-    are sampled, and a lossless verifier is refused with probability at most 1e-4.
+    are sampled at one position, and a lossless verifier is refused with probability at most 1e-4.
     """
     if type(verifier).__module__.startswith("otmd."):
         return
-    target, drafts = _small_position(verifier, law, num_drafts)
-    is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
-    if is_small and not isinstance(verifier, PoissonCoupling):
-        audit = enumerated(verifier, target, drafts, _LOSSLESS)
-    else:
-        audit = losslessness(verifier, target, drafts, NUM_SAMPLES, false_alarm=1e-4)
-    if audit.faulty:
-        where = f"{name}, {num_drafts} drafts of {target.size} tokens"
-        advice = "otmd.testing.check_verifier shows more"
-        raise ValueError(f"verifiers: {where}: {audit.verdict}; {advice}")
+    for kind, target, drafts in _small_positions(verifier, law, num_drafts):
+        is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
+        if is_small and not isinstance(verifier, PoissonCoupling):
+            audit = enumerated(verifier, target, drafts, _LOSSLESS)
+        else:
+            audit = losslessness(verifier, target, drafts, NUM_SAMPLES, false_alarm=1e-4)
+        where = f"verifiers: {name}, n = {num_drafts}, V = {target.size}, {kind}"
+        if audit.faulty:
+            advice = "otmd.testing.check_verifier shows more"
+            raise ValueError(f"{where}: {audit.verdict}; {advice}")
+        if isinstance(audit, EnumeratedAudit):
+            low, high = verifier.acceptance_bounds(target, drafts)
+            if not low - _LOSSLESS <= audit.acceptance <= high + _LOSSLESS:
+                bounds = f"the bounds {low:.4f} and {high:.4f} of the rate"
+                raise wrong(where, bounds, f"{audit.acceptance:.4f} between them")
 
 
-def _small_position(
+def _small_positions(
     verifier: Verifier, law: Callable[[FloatArray, int], DraftLaw], num_drafts: int
-) -> tuple[FloatArray, DraftLaw]:
-    """A target and a law with few tuples, if the law exists and is served there; else larger ones."""
+) -> list[tuple[str, FloatArray, DraftLaw]]:
+    """Targets and laws with few tuples, if the law exists and is served there; else a larger pair."""
     rng = np.random.default_rng(0)
     for vocab_size in (max(num_drafts + 1, 4), 3, 2):
-        target, draft = rng.dirichlet(np.ones(vocab_size), 2)
-        with suppress(ValueError):
-            drafts = law(draft, num_drafts)
-            is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
-            if is_small and verifier.supports(drafts):
-                return target, drafts
-    target, draft = rng.dirichlet(np.ones(num_drafts + 62), 2)
-    return target, law(draft, num_drafts)
+        p, q = rng.dirichlet(np.ones(vocab_size), 2)
+        pairs = {
+            "random p and q": (p, q),
+            "a zero in p": (_without(p, q.argmax()), q),
+            "a zero in q": (p, _without(q, p.argmax())),
+            "p = q": (q, q),
+        }
+        served = []
+        for kind, (target, draft) in pairs.items():
+            with suppress(ValueError):
+                drafts = law(draft, num_drafts)
+                is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
+                if is_small and verifier.supports(drafts):
+                    served.append((kind, target, drafts))
+        if served and served[0][0] == "random p and q":
+            return served
+    p, q = rng.dirichlet(np.ones(num_drafts + 62), 2)
+    return [("random p and q", p, law(q, num_drafts))]
+
+
+def _without(probs: FloatArray, token: np.intp) -> FloatArray:
+    left = np.where(np.arange(probs.size) == token, 0.0, probs)
+    return left / left.sum()
 
 
 def _check_position(verifier: Verifier, law: DraftLaw, target: FloatArray, where: str) -> None:

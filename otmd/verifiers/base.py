@@ -251,15 +251,15 @@ class Verifier(ABC):
             )
 
 
-def as_verifier(verifier: object) -> Verifier:
+def as_verifier(verifier: object, argument: str = "verifier") -> Verifier:
     """Return a verifier; a name, such as "k-sequential", or a class makes one. Else TypeError."""
     if isinstance(verifier, str):
-        verifier = find("verifier", verifier, VERIFIERS).load()
+        verifier = find(argument, verifier, VERIFIERS).load()
     if isinstance(verifier, type) and issubclass(verifier, Verifier):
         try:
             return verifier()
         except TypeError as reason:
-            raise wrong_type("verifier", verifier, f"an instance ({reason})") from reason
+            raise wrong_type(argument, verifier, f"an instance ({reason})") from reason
     if not isinstance(verifier, Verifier):
-        raise wrong_type("verifier", verifier, "a Verifier such as KSequential(), or its name")
+        raise wrong_type(argument, verifier, "a Verifier such as KSequential(), or its name")
     return verifier

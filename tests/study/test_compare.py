@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -84,7 +87,83 @@ class ForTwo(otmd.Verifier):
 def test_a_rule_of_ones_own_that_is_not_lossless_is_not_ranked(
     law: str, num_drafts: int, vocab_size: int
 ) -> None:
-    name = rf"^verifiers: ForTwo for .*, {num_drafts} drafts of {vocab_size} tokens"
+    name = rf"^verifiers: ForTwo for .*, n = {num_drafts}, V = {vocab_size}, random p and q"
     with pytest.raises(ValueError, match=f"{name}: not lossless: "):
         compare(P, Q, [2, num_drafts], laws=law, verifiers=["preference", ForTwo])
     assert compare(P, Q, 2, laws=law, verifiers=ForTwo).best.verifier == "ForTwo"
+
+
+class Uniform(ForTwo):
+    """Wrong where it is told to be: it emits the uniform distribution."""
+
+    def __init__(self, is_wrong):
+        self.is_wrong = is_wrong
+
+    def prepare_position(self, target, law):
+        uniform = np.full(target.size, 1 / target.size)
+        return _FromTarget(uniform if self.is_wrong(target, law.draft_probs) else target, law)
+
+
+@pytest.mark.parametrize(
+    ("where", "is_wrong"),
+    [
+        ("a zero in p", lambda p, q: p.min() == 0),
+        ("a zero in q", lambda p, q: q.min() == 0),
+        ("p = q", lambda p, q: (p == q).all()),
+    ],
+)
+def test_a_rule_that_is_lossy_where_there_are_zeros_or_ties_is_not_ranked(
+    where: str, is_wrong: Callable[..., bool]
+) -> None:
+    with pytest.raises(ValueError, match=f"V = 4, {where}: not lossless: "):
+        compare(P, Q, 2, laws="with-replacement", verifiers=Uniform(is_wrong))
+
+
+class OnlyTwo(ForTwo):
+    """It says so when it is asked, not in ``serves``."""
+
+    def prepare_position(self, target, law):
+        if law.num_drafts != 2:
+            raise otmd.UnsupportedLaw(f"num_drafts: got {law.num_drafts}, expected 2")
+        return super().prepare_position(target, law)
+
+
+class Boasting(ForTwo):
+    def position_bounds(self, target, law, tol):
+        return 0.97, 0.98
+
+
+def test_a_rule_that_refuses_a_law_when_it_is_asked_is_left_out() -> None:
+    laws = {"laws": "with-replacement"}
+    rows = compare(P, Q, [1, 2, 3], **laws, verifiers=OnlyTwo)
+    assert [(row.verifier, row.num_drafts) for row in rows] == [("OnlyTwo", 2)]
+    with pytest.raises(ValueError, match="OnlyTwo for WithReplacement with 3: num_drafts: got 3"):
+        compare(P, Q, 3, **laws, verifiers=OnlyTwo)
+
+
+def test_bounds_that_do_not_hold_the_rate_are_refused() -> None:
+    message = (
+        r"Boasting for .*, random p and q: got the bounds 0.9700 and 0.9800 of the rate, expected"
+    )
+    with pytest.raises(ValueError, match=message):
+        compare(P, Q, 2, laws="with-replacement", verifiers=Boasting)
+
+
+@pytest.mark.parametrize(
+    ("law", "error", "message"),
+    [
+        (None, TypeError, "^laws: got NoneType, expected a function of draft_probs and num_drafts"),
+        (otmd.Stratified(Q, 2), TypeError, "^laws: got Stratified, expected a function"),
+        (otmd.Preference, TypeError, "^laws: got the class Preference, expected a function"),
+        ([("zero", lambda q, n: 0)], TypeError, "^laws: got int, expected functions that return"),
+        (
+            [("one", lambda q, n: otmd.Stratified(q, 1))],
+            ValueError,
+            "=1.*, expected 2 drafts of 18",
+        ),
+        ([("alone",)], ValueError, r"^laws: got \('alone',\), expected a pair"),
+    ],
+)
+def test_what_is_no_law_is_refused(law: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        compare(P, Q, 2, laws=law, verifiers="target-only")

@@ -32,11 +32,13 @@ class Interrupted(otmd.TargetOnly):
 
     left = 0
 
-    def position_bounds(self, *args, **options):
-        type(self).left -= 1
-        if type(self).left == 0:
-            raise KeyboardInterrupt
-        return super().position_bounds(*args, **options)
+    def position_bounds(self, target, *args, **options):
+        # Smaller positions are those at which the rule is checked before the run.
+        if target.size == 5:
+            type(self).left -= 1
+            if type(self).left == 0:
+                raise KeyboardInterrupt
+        return super().position_bounds(target, *args, **options)
 
 
 def interrupt(dataset, folder: Path) -> tuple[list[Any], pl.DataFrame]:
@@ -141,10 +143,16 @@ def settings_of(dataset, folder: Path) -> dict[str, Any]:
 
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
-    broken = Interrupted()
-    broken.position_bounds = lambda *_, **__: (1.0, 0.0)
-    with pytest.raises(ValueError, match="gave the bounds"):
-        quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
+    broken, sound = Interrupted(), otmd.TargetOnly()
+    for low, high in ((1.0, 0.0), (1.01, 1.02)):
+        broken.position_bounds = lambda p, *given, pair=(low, high), **more: (
+            pair if p.size == 5 else sound.position_bounds(p, *given, **more)
+        )
+        message = (
+            f"gave the bounds {min(low, 1.0)} and {min(high, 1.0)} .*, expected the first no larger"
+        )
+        with pytest.raises(ValueError, match=message):
+            quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))
 
 

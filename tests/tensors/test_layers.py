@@ -47,7 +47,7 @@ from otmd.tensors import (
     verify,
     verify_tree,
 )
-from otmd.tensors.layers import philox
+from otmd.tensors.layers import philox, pick
 from otmd.trees import AdaptiveTree, LayerVerification, TableModel, TokenTree, whole_tree
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, Node, Prefix
@@ -150,6 +150,64 @@ def test_no_more_drafts_than_tokens_with_mass_nodes_and_quota() -> None:
     assert draft_level(*top_tokens(q, 4), 1).parents.tolist() == [[1, 2, -1]]
     with pytest.raises(ValueError, match=r"^quota: got None, expected the most drafts"):
         draft_level(mass, tokens, torch.tensor([[1, 1, 1]]))
+
+
+def test_half_precision_masses_are_drawn_as_their_inclusion_says() -> None:
+    """An engine's own top-k kernel gives masses of any dtype; 256 strata lie side by side."""
+    q = torch.rand((1, 64, 32), generator=torch.Generator().manual_seed(0)).pow(2)
+    mass, tokens = (x.expand(1000, -1, -1) for x in top_tokens(q / q.sum(-1, keepdim=True), 32))
+    points = ((torch.arange(1000, dtype=torch.float64) + 0.5) / 1000)[:, None].expand(-1, 256)
+    for dtype in (*HALF, torch.float64):
+        level = draft_level(mass.to(dtype), tokens, 4, uniforms=points)
+        counts = torch.zeros(256, 64 * 32).scatter_add_(1, level.drafts.T, torch.ones(256, 1000))
+        assert (counts.sum(0) / 1000 - level.inclusion[0].flatten()).abs().max() <= 0.001
+
+
+def test_a_row_with_nan_of_either_sign_has_no_drafts() -> None:
+    """Also where fewer than V tokens are taken; 0/0 is negative on some machines."""
+    bits = torch.tensor([0x7FC00000, -0x400000], dtype=torch.int32)
+    for nan in bits.view(torch.float32):
+        row = torch.stack([torch.tensor(0.2), nan, torch.tensor(0.3)])[None, None]
+        for dtype in (torch.float32, torch.float64):
+            assert draft_level(*top_tokens(row.to(dtype), 2), 2).drafts.tolist() == [[-1, -1]]
+
+
+def test_more_tokens_than_the_vocabulary_are_all_of_it() -> None:
+    for dtype in (*HALF, torch.float64):
+        mass, tokens = top_tokens(torch.tensor([0.2, 0.5, 0.3], dtype=dtype), 5)
+        assert tokens.tolist() == [1, 2, 0]
+        assert mass.shape == (3,)
+
+
+def test_shapes_and_numbers_that_are_refused() -> None:
+    mass, tokens = top_tokens(torch.full((4, 1, 3), 1 / 3), 3)
+    for shape in ((4, 1), (1, 2), (2,)):
+        message = rf"^uniforms: got shape \({shape[0]},.*, expected \(4, 2\)$"
+        with pytest.raises(ValueError, match=message):
+            draft_level(mass, tokens, 2, uniforms=torch.rand(shape))
+        with pytest.raises(ValueError, match=message):
+            verify(torch.ones(4, 3), draft_level(mass, tokens, 2), torch.rand(shape))
+    with pytest.raises(ValueError, match=r"^num_drafts, quota: got a level of 0 drafts"):
+        draft_level(mass, tokens, 0)
+
+
+def test_a_quota_holds_for_one_number_as_for_many() -> None:
+    mass, tokens = top_tokens(torch.full((1, 2, 3), 1 / 3), 3)
+    for number in (2, np.int64(2)):
+        assert draft_level(mass, tokens, number, quota=3).parents.tolist() == [[0, 0, 1]]
+        assert draft_level(mass, tokens, number).parents.tolist() == [[0, 0, 1, 1]]
+
+
+def test_a_token_without_mass_is_never_picked() -> None:
+    """The numbers at both ends, and masses that no smaller number can divide."""
+    masses = torch.tensor([[0.0, x, 0.0] for x in (5e-324, 0.3, 1e300)], dtype=torch.float64)
+    for u in (0.0, 0.5, 1.0 - 2.0**-24, 1.0 - 2.0**-53, 1.0):
+        assert pick(masses, torch.full((3,), u, dtype=torch.float64)).tolist() == [1, 1, 1]
+
+
+def test_no_levels_are_a_draw_from_the_target() -> None:
+    path, length, token = verify_tree(torch.tensor([[[0.0, 1.0, 0.0]]]), [])
+    assert (path.shape, length.tolist(), token.tolist()) == ((1, 0), [0], [1])
 
 
 # ---------------------------------------------------------------- losslessness, exactly
