@@ -35,6 +35,7 @@ ONE_ROW_DRAFTED: list[tuple[str, list, list]] = [
     ("disjoint supports", [5, 3, 0, 0], [0, 0, 1, 2]),
     ("one-hot draft", [5, 3, 1, 1], [0, 1, 0, 0]),
     ("one-hot target", [0, 0, 1, 0], [5, 3, 1, 1]),
+    ("tokens that the target seldom takes", [20, 1, 1, 1, 1, 1], [2, 3, 4, 5, 6, 5]),
     ("uniform target of eight tokens", [1] * 8, [8, 7, 6, 5, 4, 3, 2, 1]),
 ]
 CHAINS: list[tuple[str, list, list]] = [

@@ -487,6 +487,22 @@ def trees_without_replacement(
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
 
 
+def trees_with_replacement(
+    draft: Model, shape: tuple, prefix: Tokens = ()
+) -> Iterable[tuple[Tree, Number]]:
+    """A static tree: ``shape`` has the shapes below the drafts; below equal ones, that of the first."""
+    if not shape:
+        yield {}, 1
+        return
+    for tokens, mass in with_replacement(draft(prefix), len(shape)).items():
+        below = [
+            trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)
+        ]
+        for parts in product(*below):
+            tree = {node: own for part, _ in parts for node, own in part.items()}
+            yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
+
+
 def emitted(trees: Iterable[tuple[Tree, Number]], rule: Callable[[Tree], Emitted]) -> Law:
     """The law of what a step emits, every tree and every outcome of the rule enumerated."""
     law: Law = {}
