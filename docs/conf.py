@@ -125,9 +125,7 @@ class Figures(SphinxTransform):
         for light in list(self.document.findall(nodes.image)):
             uri = light["uri"].replace(".svg", "-dark.svg")
             if uri != light["uri"] and (folder / uri).is_file():
-                width = re.search(
-                    r'<svg[^>]* width="([\d.]+)pt"', (folder / uri).read_text("utf-8")
-                )
+                width = re.search(r'<svg[^>]* width="([\d.]+)pt"', (folder / uri).read_text("utf-8"))
                 light["classes"] += ["figure"] + ["wide-figure"] * (float(width[1]) >= WIDE)
                 dark = light.copy()
                 dark["uri"] = uri

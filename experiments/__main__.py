@@ -13,9 +13,7 @@ FOLDER = Path(__file__).parent
 def scripts() -> dict[str, Path]:
     """The experiments by name: the modules of the folders that have a function ``main``."""
     return {
-        path.stem: path
-        for path in sorted(FOLDER.glob("*/*.py"))
-        if "\ndef main(" in path.read_text("utf-8")
+        path.stem: path for path in sorted(FOLDER.glob("*/*.py")) if "\ndef main(" in path.read_text("utf-8")
     }
 
 

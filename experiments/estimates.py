@@ -23,9 +23,7 @@ def resampled(domains: Sequence[str], resamples: int = RESAMPLES) -> np.ndarray:
     return weights
 
 
-def summarise(
-    rows: pl.DataFrame, settings: Sequence[str], rule: str, reference: str
-) -> pl.DataFrame:
+def summarise(rows: pl.DataFrame, settings: Sequence[str], rule: str, reference: str) -> pl.DataFrame:
     """Tokens per step for each setting and rule, and the difference from a reference rule.
 
     Parameters

@@ -120,9 +120,7 @@ def sample_texts(
     pair: Pair, prompt: Prompt, length: int, temperatures: Sequence[float], seed: int
 ) -> list[Text]:
     """Sample a text at each temperature, see :func:`sample_paths`, with the logits of both models."""
-    target, draft = (
-        after_prompt(model, pair.target, prompt) for model in (pair.target, pair.draft)
-    )
+    target, draft = (after_prompt(model, pair.target, prompt) for model in (pair.target, pair.draft))
     paths = sample_paths(pair.target, target, prompt, length, temperatures, seed)
     prefixes = [[path[:i] for i in range(len(path))] for path in paths]
     # One call for all texts.

@@ -66,9 +66,7 @@ class AcceptanceCounts:
             if sum(by_position) != accepted:
                 raise wrong("accepted", accepted, f"{sum(by_position)}, the sum by position")
             if any(b > a for a, b in zip((steps, *by_position), by_position, strict=False)):
-                raise wrong(
-                    "accepted_by_position", by_position, f"at most {steps} (steps), descending"
-                )
+                raise wrong("accepted_by_position", by_position, f"at most {steps} (steps), descending")
         if drafted is not None and accepted > drafted:
             raise wrong("accepted", accepted, f"at most {drafted} (drafted)")
         values = (steps, accepted, drafted, by_position)
@@ -76,9 +74,7 @@ class AcceptanceCounts:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def from_histogram(
-        cls, histogram: Sequence[int], drafted: int | None = None
-    ) -> AcceptanceCounts:
+    def from_histogram(cls, histogram: Sequence[int], drafted: int | None = None) -> AcceptanceCounts:
         """Counts from the numbers of steps that accepted exactly 0, 1, 2, … drafts."""
         exactly = _counts("histogram", histogram)
         at_least = [*accumulate(reversed(exactly))][::-1]
@@ -154,13 +150,9 @@ class AcceptanceCounts:
         seconds = [validate_real(f"times[{k}]", value) for k, value in enumerate(times)]
         most = len(self.accepted_by_position)
         if not 1 <= len(seconds) <= most + 1 or not all(0 < x < np.inf for x in seconds):
-            raise wrong(
-                "times", times, f"seconds above 0, of steps with 0 to at most {most} drafts"
-            )
+            raise wrong("times", times, f"seconds above 0, of steps with 0 to at most {most} drafts")
         tokens = 1.0 + np.cumsum([0, *self.accepted_by_position]) / self.steps
-        rows = [
-            DraftLength(k, float(tokens[k]), float(tokens[k] / s)) for k, s in enumerate(seconds)
-        ]
+        rows = [DraftLength(k, float(tokens[k]), float(tokens[k] / s)) for k, s in enumerate(seconds)]
         return sorted(rows, key=lambda row: -row.tokens_per_second)
 
 

@@ -156,9 +156,7 @@ def independent(draft_probs: Iterable[Iterable[Any]]) -> Table:
     }
 
 
-def k_sequential(
-    target_probs: Iterable[Any], draft_probs: Iterable[Any], num_drafts: int
-) -> tuple[Any, Any]:
+def k_sequential(target_probs: Iterable[Any], draft_probs: Iterable[Any], num_drafts: int) -> tuple[Any, Any]:
     """Scale ρ* and acceptance rate 1 − W(ρ*) of K-SEQ, as sympy numbers (SpecTr, Algorithm 3).
 
     ρ* is the root of (1 − (1 − W(ρ))/ρ)^n = W(ρ) in [1, n]. For disjoint supports every ρ is one: ρ* = 1.

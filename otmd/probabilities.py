@@ -280,9 +280,7 @@ def validate_tol(tol: object) -> float:
     return min(number, 1.0)
 
 
-def validate_count(
-    name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX
-) -> int:
+def validate_count(name: str, value: object, minimum: int = 1, maximum: int = _LARGEST_INDEX) -> int:
     """Return a whole number as an int; TypeError for anything else, ValueError outside the range."""
     # int comes first: Python takes longer for an abstract class.
     if isinstance(value, bool) or not isinstance(value, (int, Integral)):
@@ -461,9 +459,7 @@ def ties_at_edge(logits: FloatArray, probs: FloatArray) -> IntArray:
     """
     kept: BoolArray = probs > 0
     cut = ~kept & (logits >= logits[kept].min())
-    return (
-        np.flatnonzero(cut | (probs == probs[kept].min())) if cut.any() else np.empty(0, np.int64)
-    )
+    return np.flatnonzero(cut | (probs == probs[kept].min())) if cut.any() else np.empty(0, np.int64)
 
 
 def _validate_order(order: object) -> str:

@@ -90,9 +90,7 @@ def main(arguments: list[str]) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--results", type=Path, help="of one figure, instead of the stored ones")
-    parser.add_argument(
-        "--stale", action="store_true", help="figures that are not up to date alone"
-    )
+    parser.add_argument("--stale", action="store_true", help="figures that are not up to date alone")
     parser.add_argument("--output", type=Path, nargs="+", default=[], help=".svg, .pdf or .png")
     chosen = parser.parse_args(arguments)
     unknown = sorted({*chosen.names} - {*NAMES})

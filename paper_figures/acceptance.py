@@ -54,9 +54,7 @@ def choice(results: Path) -> Figure:
         grid(axes)
     panels[0].set_ylim(-30, 8)
     panels[0].set_ylabel("4 drafts, less 4 strata (points)")
-    panels[2].legend(
-        ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, columnspacing=1.2
-    )
+    panels[2].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, columnspacing=1.2)
     return figure
 
 
@@ -87,9 +85,7 @@ def laws(results: Path) -> Figure:
     figure = Figure(figsize=(TWO_COLUMNS, 2.9))
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.08, right=0.985, top=0.91, bottom=0.33, wspace=0.22)
-    headline(
-        figure, "Low temperatures punish drafts with replacement, high ones deterministic tokens"
-    )
+    headline(figure, "Low temperatures punish drafts with replacement, high ones deterministic tokens")
     wide = side_by_side(positions.filter(draft=PAIR), [BASE, *LAWS], 4)
     lead = means(wide, ["temperature"], {name: pl.col(name) - pl.col(BASE) for name in LAWS})
     for name, (label, mark) in LAWS.items():

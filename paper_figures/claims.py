@@ -76,9 +76,7 @@ def by(column: str, **at: float) -> str:
     for value in sorted(rates[column].unique()):
         rows = rates.filter(pl.col(column) == value)
         by_rule = {row["name"]: row for row in rows.iter_rows(named=True)}
-        ends = [
-            [100 * by_rule[name][end] for end in ("value", "low", "high")] for name in DOMAIN_RULES
-        ]
+        ends = [[100 * by_rule[name][end] for end in ("value", "low", "high")] for name in DOMAIN_RULES]
         texts = ("{:.1f} ({:.1f}–{:.1f})".format(*of) for of in ends)
         lines.append([value, rows["positions"][0], *texts])
     return markdown([column, "positions", *DOMAIN_RULES], lines)
@@ -159,9 +157,7 @@ TABLES: dict[str, Callable[[], str]] = {
 def filled(page: str) -> str:
     """The page with every table made anew."""
     for name, make in TABLES.items():
-        parts = re.split(
-            rf"(?<=<!-- {name} -->\n\n)(.*?)(?=\n\n<!-- end -->)", page, flags=re.DOTALL
-        )
+        parts = re.split(rf"(?<=<!-- {name} -->\n\n)(.*?)(?=\n\n<!-- end -->)", page, flags=re.DOTALL)
         if len(parts) != 3:
             raise ValueError(f"page: got no single place for the table {name!r}, expected one")
         page = parts[0] + make() + parts[2]

@@ -64,9 +64,7 @@ def read(name: str | Path, columns: Iterable[str] = ()) -> pl.DataFrame:
     table = pl.read_parquet(path)
     missing = sorted({*columns} - {*table.columns})
     if missing:
-        raise ValueError(
-            f"results: {path} lacks {missing}, expected what this figure is drawn from"
-        )
+        raise ValueError(f"results: {path} lacks {missing}, expected what this figure is drawn from")
     return table
 
 
@@ -97,9 +95,7 @@ def side_by_side(table: pl.DataFrame, names: Sequence[str], num_drafts: int) -> 
     return wide
 
 
-def means(
-    wide: pl.DataFrame, by: Sequence[str], of: Mapping[str, pl.Expr] | Sequence[str]
-) -> pl.DataFrame:
+def means(wide: pl.DataFrame, by: Sequence[str], of: Mapping[str, pl.Expr] | Sequence[str]) -> pl.DataFrame:
     """Mean of each expression or column in each group, with its 95% interval over prompts.
 
     Columns ``by``, ``name``, ``value``, ``low``, ``high``, ``positions`` and ``prompts``.
@@ -159,9 +155,7 @@ def legend_below(axes: Axes, y: float, ncols: int = 2, **style: Any) -> None:
     axes.legend(ncols=ncols, loc="upper center", bbox_to_anchor=(0.5, y), fontsize=7, **style)
 
 
-def intervals(
-    axes: Axes, x: Any, rows: pl.DataFrame, mark: Mark, scale: float = 1.0, **style: Any
-) -> None:
+def intervals(axes: Axes, x: Any, rows: pl.DataFrame, mark: Mark, scale: float = 1.0, **style: Any) -> None:
     """Values of ``rows`` at x, with their intervals from ``low`` to ``high``."""
     value, low, high = (scale * rows[name] for name in ("value", "low", "high"))
     look = {"color": mark.colour, "marker": mark.marker, "elinewidth": 0.6, **style}

@@ -89,9 +89,7 @@ PANELS = (
 """Title, column, and task, number of drafts and name of each line."""
 
 
-def peer_line(
-    table: pl.DataFrame, key: tuple[str, int, str], column: str, limit: float
-) -> Line | None:
+def peer_line(table: pl.DataFrame, key: tuple[str, int, str], column: str, limit: float) -> Line | None:
     """The line of one competitor at one task. Times end at the limit, memory at what the next size needs."""
     task, num_drafts, name = key
     law = "without" if task == "RRSw" else "with"

@@ -122,9 +122,7 @@ def vocabulary() -> Numbers:
     low, high = 100 * (slope - margin), 100 * (slope + margin)
     unseen = low < 0 < high
     words = {"so": None if unseen else True, "trend": "no trend seen" if unseen else "a trend"}
-    ranges = {
-        name: f"{groups[name].min():.3f} to {groups[name].max():.3f}" for name in groups.columns
-    }
+    ranges = {name: f"{groups[name].min():.3f} to {groups[name].max():.3f}" for name in groups.columns}
     return {**words, "low": low, "high": high, **ranges}
 
 
@@ -134,9 +132,7 @@ def hopeless() -> Numbers:
     floor = 1 - (1 - 1 / 4) ** 4
     kept = (table["rate"] >= floor * table["optimal"] - ROUNDING).all()
     by_family = {row["family"]: row for row in table.iter_rows(named=True)}
-    ends = np.isclose(by_family["equal"]["rate"], 1) & np.isclose(
-        by_family["disjoint"]["optimal"], 0
-    )
+    ends = np.isclose(by_family["equal"]["rate"], 1) & np.isclose(by_family["disjoint"]["optimal"], 0)
     texts = (f"{name} {row['rate']:.3f}/{row['optimal']:.3f}" for name, row in by_family.items())
     return {"so": kept and ends, "floor": floor, "rates": "; ".join(texts)}
 
@@ -253,9 +249,7 @@ def resolution() -> Numbers:
         distance=pl.col("distance").median(),
         ratio=(pl.col("seconds") / pl.col("optimal_seconds")).median(),
     )
-    ends = {
-        f"{name}_{end}": getattr(by[name], end)() for name in by.columns for end in ("min", "max")
-    }
+    ends = {f"{name}_{end}": getattr(by[name], end)() for name in by.columns for end in ("min", "max")}
     gap = (table["optimal"] - table["attained"]).to_numpy()
     counts = {"close": (gap < 1e-10).sum(), "positions": table.height, "sizes": by.height}
     published = by["converged"].is_between(15.0, 98.0).sum()
@@ -408,9 +402,7 @@ def price() -> Numbers:
     """The cost of the output's independence of the draft."""
     lost = pl.col("optimal") - pl.col("poisson")
     cells = {
-        f"n = {n}, T = {t:g}": over_prompts(
-            read("invariance").filter(num_drafts=n, temperature=t), lost
-        )
+        f"n = {n}, T = {t:g}": over_prompts(read("invariance").filter(num_drafts=n, temperature=t), lost)
         for t in (0.6, 1.0)
         for n in (1, 4)
     }
@@ -568,9 +560,7 @@ def outcome(overall: pl.DataFrame) -> str:
     signs["not significant"] = ~(signs["more"] | signs["fewer"])
     sides = {word: overall.filter(sign) for word, sign in signs.items()}
     return ", ".join(
-        f"{word} at T = {listed(rows['temperature'])}"
-        for word, rows in sides.items()
-        if rows.height
+        f"{word} at T = {listed(rows['temperature'])}" for word, rows in sides.items() if rows.height
     )
 
 
@@ -578,10 +568,7 @@ def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
     """The lead of a rule over another on each pair, and what the means over pairs say."""
     table = tree_leads(over, name).filter(pl.col("temperature").is_in(WARM))
     overall = table.filter(draft="all")
-    words = (
-        f"{label}: {signed(table.filter(label=label).to_dicts())}"
-        for label in PAIRS_AND_ALL.values()
-    )
+    words = (f"{label}: {signed(table.filter(label=label).to_dicts())}" for label in PAIRS_AND_ALL.values())
     says = {"so": share_above(overall, published), "more": outcome(overall)}
     pairs = table.filter(pl.col("draft") != "all")
     return {"leads": "; ".join(words), **says, **counts(pairs, published)}
@@ -589,9 +576,7 @@ def tree_lead(over: str, name: str = LAYER, published: float = 0.0) -> Numbers:
 
 def layer_over_others(rivals: Sequence[str]) -> Numbers:
     """The layer rule's lead over other lossless rules in the mean over pairs, and where it is ahead."""
-    tables = {
-        rival: tree_leads(rival).filter(pl.col("temperature").is_in(WARM)) for rival in rivals
-    }
+    tables = {rival: tree_leads(rival).filter(pl.col("temperature").is_in(WARM)) for rival in rivals}
     overall = {rival: table.filter(draft="all") for rival, table in tables.items()}
     words = (f"{rival}: {signed(table.to_dicts())}" for rival, table in overall.items())
     means = pl.concat(overall.values())

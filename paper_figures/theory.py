@@ -83,9 +83,7 @@ def cut() -> Figure:
     best = otmd.optimal_acceptance(TARGET, otmd.WithReplacement(DRAFT, num_drafts=DRAFTS))
     inside = float(DRAFT[best.subset].sum())
     low, high = float(TARGET[best.subset].sum()), inside**DRAFTS
-    axes.annotate(
-        "", (inside, low), (inside, high), arrowprops={"arrowstyle": "<->", "color": OUTSIDE}
-    )
+    axes.annotate("", (inside, low), (inside, high), arrowprops={"arrowstyle": "<->", "color": OUTSIDE})
     axes.text(0.01, 0.22, f"at H*: 1 − α* = {high - low:.3f}", color=OUTSIDE)
     return figure
 

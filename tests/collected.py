@@ -11,9 +11,7 @@ from otmd.models.dataset import SHARDS, write_shard
 from otmd.storage.store import Store
 
 
-def write_folder(
-    folder: Path, target_logits: np.ndarray, draft_logits: np.ndarray, **ids: Any
-) -> Path:
+def write_folder(folder: Path, target_logits: np.ndarray, draft_logits: np.ndarray, **ids: Any) -> Path:
     """One shard of these logits; ``ids`` are columns of ``Position``."""
     count = len(target_logits)
     columns = {"prompt_id": np.arange(count).astype(str), "domain": ["toy"] * count}

@@ -22,9 +22,7 @@ REGISTERED = {name: _FURTHER.get(name, entry.load()) for name, entry in LAWS.ite
 VARIANTS: dict[str, Callable[..., otmd.DraftLaw]] = {
     **REGISTERED,
     "top, then without replacement": lambda q, n: otmd.TopThen(q, n, top=1),
-    "top, then conditional Poisson": lambda q, n: otmd.TopThen(
-        q, n, top=1, rest=otmd.ConditionalPoisson
-    ),
+    "top, then conditional Poisson": lambda q, n: otmd.TopThen(q, n, top=1, rest=otmd.ConditionalPoisson),
     "top, then strata": lambda q, n: otmd.TopThen(q, n, top=1, rest=otmd.Stratified),
     "sharp strata": lambda q, n: otmd.Stratified(q, n, sharpness=2.0),
 }

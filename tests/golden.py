@@ -127,9 +127,7 @@ def enumerated(verifier: otmd.Verifier, p: Array, law: otmd.DraftLaw) -> tuple[A
     return output, accepted
 
 
-def pair(
-    name: str, p: Any, q: Any, exactly: bool = False, **further: Any
-) -> tuple[Array, otmd.DraftLaw]:
+def pair(name: str, p: Any, q: Any, exactly: bool = False, **further: Any) -> tuple[Array, otmd.DraftLaw]:
     """A target and a law from weights; with ``exactly``, from probabilities that stay as they are."""
     return unit(p), LAWS[name](np.array(q, float) if exactly else unit(q), **further)
 
@@ -174,9 +172,7 @@ def frontier(law_name: str, **given: Any) -> Values:
         least = float(name == "leniency")
         cost = np.asarray(front.divergence_at((0.5, 0.9, 0.99))).tolist()
         out |= {
-            f"frontier {name}: rate": np.asarray(
-                front.rate_at((least, least + 0.01, least + 0.2))
-            ).tolist(),
+            f"frontier {name}: rate": np.asarray(front.rate_at((least, least + 0.01, least + 0.2))).tolist(),
             f"frontier {name}: divergence": ["inf" if x == np.inf else x for x in cost],
             f"frontier {name}: output": front.output_distribution(least + 0.01).tolist(),
         }
@@ -323,8 +319,7 @@ def data(kind: str, target: Any, draft: Any, steps: list[Values]) -> Values:
 
 
 KINDS: dict[str, Any] = {
-    function.__name__: function
-    for function in (position, large, frontier, fractions, tree, run, texts, data)
+    function.__name__: function for function in (position, large, frontier, fractions, tree, run, texts, data)
 }
 
 
@@ -348,9 +343,7 @@ TOLERANCES = {
     "best": 1e-8,
 }
 """Largest distance of a value from the golden one, by the first word of its name. Others must be equal."""
-SHORT = (
-    "α* is that of all subsets. Optimal is short of it until the plan of independent drafts is one."
-)
+SHORT = "α* is that of all subsets. Optimal is short of it until the plan of independent drafts is one."
 WIDTH = 1e-4
 """Largest width of the bounds of a rate without closed form."""
 
@@ -447,9 +440,7 @@ def write() -> None:
             known = {key: before[key] for key in instance.pop("today", ())}
             instance["out"] = right_values(group, instance["in"], out | known)
             wrong = {
-                key: out[key]
-                for key, right in instance["out"].items()
-                if not is_right(key, out[key], right)
+                key: out[key] for key, right in instance["out"].items() if not is_right(key, out[key], right)
             }
             if wrong:
                 why = instance.setdefault("why", SHORT)

@@ -79,8 +79,8 @@ class Engine:
     q: Callable[[Step], np.ndarray] = Step.q
     accept: Callable[[float, float, float], bool] = lambda u, p, q: u * q < p
     residual: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    sample: Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray] = (
-        lambda rng, q, count, step: rng.choice(q.size, count, p=q)
+    sample: Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray] = lambda rng, q, count, step: (
+        rng.choice(q.size, count, p=q)
     )
     skip: bool = False
     carry: bool = True
@@ -115,8 +115,7 @@ class Engine:
                     if output not in at.tokens:
                         unreached = range(depth + 1, self.depth if self.record_unreached else 0)
                         rows += [
-                            self._row(replace(at, depth=d), None) | row | {"depth": d}
-                            for d in unreached
+                            self._row(replace(at, depth=d), None) | row | {"depth": d} for d in unreached
                         ]
                         break
             step += 1
@@ -146,11 +145,7 @@ class Engine:
             return at.draw(p)
         if self.law:
             law = self.law(at.q(), self.num_drafts)
-            rule = (
-                self.verifier.prepare(p, law).conditional_law
-                if self.verifier
-                else RejectionSteps(p, law)
-            )
+            rule = self.verifier.prepare(p, law).conditional_law if self.verifier else RejectionSteps(p, law)
             return at.draw(rule(at.tokens))
         q, first, left = self.q(at), p, p
         for j, token in enumerate(at.tokens):
@@ -244,15 +239,9 @@ FAULTS = {
         target=Processing(0.6, top_p=0.8),
         logits=True,
     ),
-    "top-k not applied": Engine(
-        lambda at: PLAIN(at.logits), target=Processing(top_k=5), logits=True
-    ),
-    "top-p not applied": Engine(
-        lambda at: PLAIN(at.logits), target=Processing(top_p=0.8), logits=True
-    ),
-    "penalty ignored": Engine(
-        lambda at: softmax(at.logits + 1.0 * at.came_out), penalty=1.0, slots=8
-    ),
+    "top-k not applied": Engine(lambda at: PLAIN(at.logits), target=Processing(top_k=5), logits=True),
+    "top-p not applied": Engine(lambda at: PLAIN(at.logits), target=Processing(top_p=0.8), logits=True),
+    "penalty ignored": Engine(lambda at: softmax(at.logits + 1.0 * at.came_out), penalty=1.0, slots=8),
     "one request at another temperature": Engine(
         lambda at: COLD(at.logits) if at.index == 1 else at.p(), slots=4
     ),
@@ -260,9 +249,7 @@ FAULTS = {
     "extra token from the row before": Engine(lambda at: at.p(depth=-(not at.tokens.size))),
     "rejections one position late": Engine(rule=rejected_late, depth=3),
     "argmax recorded as sampled": Engine(sample=lambda rng, q, count, step: q.argsort()[-count:]),
-    "q recorded before a cut": Engine(
-        sample=lambda rng, q, count, step: rng.choice(q.size, count, p=cut(q))
-    ),
+    "q recorded before a cut": Engine(sample=lambda rng, q, count, step: rng.choice(q.size, count, p=cut(q))),
     "drafts drawn before a cut": Engine(
         sample=lambda rng, q, count, step: rng.choice(q.size, count), draft=Processing(top_k=20)
     ),
@@ -271,9 +258,7 @@ FAULTS = {
         num_drafts=2,
     ),
     "a seed for two steps": Engine(
-        sample=lambda rng, q, count, step: np.random.default_rng(step // 2).choice(
-            q.size, count, p=q
-        )
+        sample=lambda rng, q, count, step: np.random.default_rng(step // 2).choice(q.size, count, p=q)
     ),
     "q buffer uniform": Engine(q=lambda at: np.full(VOCAB_SIZE, 1 / VOCAB_SIZE)),
     "accepted with q/p": Engine(accept=lambda u, p, q: u * p < q),

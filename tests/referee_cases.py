@@ -180,9 +180,7 @@ def cases() -> Iterable[dict[str, Any]]:
         yield written(*several)
 
 
-def written(
-    name: str, drafts: str, branching: tuple[int, ...], target: list, draft: list
-) -> dict[str, Any]:
+def written(name: str, drafts: str, branching: tuple[int, ...], target: list, draft: list) -> dict[str, Any]:
     """A case as in the file: the draft distribution of each sibling in place of the node's."""
     siblings = [
         [[restricted(drafts, row, count, j) for j in range(count)] for row in level]

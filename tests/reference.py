@@ -148,10 +148,7 @@ def strata(
     starts = [0]
     while len(starts) < n:
         left = sum(weights[y] for y in order[starts[-1] :])
-        if (
-            weights[order[starts[-1]]] * sum(parts[len(starts) - 1 :])
-            < left * parts[len(starts) - 1]
-        ):
+        if weights[order[starts[-1]]] * sum(parts[len(starts) - 1 :]) < left * parts[len(starts) - 1]:
             break
         starts.append(starts[-1] + 1)
     first, alone = starts[-1], len(starts) - 1
@@ -177,9 +174,7 @@ def containment(law: Law, subset: Iterable[int]) -> Number:
 
 def inclusion(law: Law, vocab_size: int) -> list[Number]:
     """P(token is among the drafts), for each token."""
-    return [
-        sum(mass for tokens, mass in law.items() if token in tokens) for token in range(vocab_size)
-    ]
+    return [sum(mass for tokens, mass in law.items() if token in tokens) for token in range(vocab_size)]
 
 
 def poisson_binomial(chances: Probs, most: int, absent: Probs | None = None) -> list[Number]:
@@ -237,9 +232,7 @@ def _spread(outcomes: Outcomes, law: Probs, weight: Number) -> None:
     outcomes.extend((token, -1, weight * mass) for token, mass in enumerate(law) if mass > 0)
 
 
-def recursive_rejection(
-    p: Probs, draft_after: Callable[[Tokens], Probs], tokens: Tokens
-) -> Outcomes:
+def recursive_rejection(p: Probs, draft_after: Callable[[Tokens], Probs], tokens: Tokens) -> Outcomes:
     """Accept draft i with min(1, p_i/q_i); on rejection p becomes the excess of p_i over q_i.
 
     `draft_after(rejected)` is the law of the next draft, given the tokens rejected so far.
@@ -487,17 +480,13 @@ def trees_without_replacement(
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
 
 
-def trees_with_replacement(
-    draft: Model, shape: tuple, prefix: Tokens = ()
-) -> Iterable[tuple[Tree, Number]]:
+def trees_with_replacement(draft: Model, shape: tuple, prefix: Tokens = ()) -> Iterable[tuple[Tree, Number]]:
     """A static tree: ``shape`` has the shapes below the drafts; below equal ones, that of the first."""
     if not shape:
         yield {}, 1
         return
     for tokens, mass in with_replacement(draft(prefix), len(shape)).items():
-        below = [
-            trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)
-        ]
+        below = [trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)]
         for parts in product(*below):
             tree = {node: own for part, _ in parts for node, own in part.items()}
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
@@ -555,9 +544,7 @@ def best_step(target: Model, trees: Iterable[tuple[Tree, Number]], depth: int) -
     """The most tokens per step: e_x(u) ≥ 0 for each tree x and each path of it with one token more."""
     listed, size = list(trees), len(target(()))
     paths = [[(), *((*node, y) for node, own in tree.items() for y in own)] for tree, _ in listed]
-    columns = [
-        (x, (*u, y)) for x, own in enumerate(paths) for u in dict.fromkeys(own) for y in range(size)
-    ]
+    columns = [(x, (*u, y)) for x, own in enumerate(paths) for u in dict.fromkeys(own) for y in range(size)]
     sequences = list(product(range(size), repeat=depth + 1))
 
     def chance(tokens: Tokens, known: int = 0) -> float:

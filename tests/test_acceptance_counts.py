@@ -32,9 +32,7 @@ def test_each_form_gives_the_same_counts() -> None:
     totals = AcceptanceCounts(10, 14)
     assert totals.tokens_per_step == pytest.approx(2.4)
     assert totals.draft_acceptance_rate is None
-    assert (
-        totals.acceptance_by_position is totals.conditional_acceptance is totals.histogram is None
-    )
+    assert totals.acceptance_by_position is totals.conditional_acceptance is totals.histogram is None
 
 
 def test_the_length_that_was_counted_is_exact_and_shorter_ones_are_estimates() -> None:

@@ -223,9 +223,7 @@ def files(dump: Path) -> Path:
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSALS)
-def test_errors_are_one_line_and_the_code_says_whose(
-    arguments, code, message, files, monkeypatch, capsys
-):
+def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     monkeypatch.setattr("otmd.models.load_target", None)
     assert main(arguments.split()) == code
@@ -515,9 +513,7 @@ def collect(dump, monkeypatch) -> MagicMock:
     return otmd.models.collect
 
 
-def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(
-    collect, tmp_path, monkeypatch, capsys
-):
+def test_the_demo_goes_on_begins_afresh_and_refuses_other_sizes(collect, tmp_path, monkeypatch, capsys):
     arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
     assert main([*arguments, "--quiet"]) == 0
     out = capsys.readouterr().out

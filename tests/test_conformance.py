@@ -73,9 +73,7 @@ def test_a_table_of_tuples() -> None:
     check_law(law)
     for entry in VERIFIERS.values():
         check_verifier(entry.load()(), law)
-    assert [name for name, entry in VERIFIERS.items() if entry.load()().supports(law)] == [
-        "target-only"
-    ]
+    assert [name for name, entry in VERIFIERS.items() if entry.load()().supports(law)] == ["target-only"]
 
 
 @pytest.mark.parametrize("kind", quick(SIZES, "zeros in q"))
@@ -131,10 +129,7 @@ LAYERS = [
 
 @pytest.mark.parametrize(
     ("verifier", "name"),
-    [
-        pytest.param(*layer, marks=() if "dependent drafts" in layer else pytest.mark.slow)
-        for layer in LAYERS
-    ],
+    [pytest.param(*layer, marks=() if "dependent drafts" in layer else pytest.mark.slow) for layer in LAYERS],
 )
 def test_layers_that_a_verifier_decides_node_by_node(verifier: str, name: str) -> None:
     check_tree_verifier(LayerVerification(VERIFIERS[verifier].load()()), hostile_trees()[name])

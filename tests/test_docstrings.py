@@ -26,9 +26,7 @@ def test_public_docstrings_are_complete() -> None:
         path = f"{thing.__module__}.{thing.__qualname__}"
         found[path] = faults(path, FORM | {"GL08"})
         for at, _ in docstrings("", thing):
-            if at and (
-                callable(named(f"{name}{at}")) or isinstance(named(f"{name}{at}"), property)
-            ):
+            if at and (callable(named(f"{name}{at}")) or isinstance(named(f"{name}{at}"), property)):
                 found[f"{path}{at}"] = faults(f"{path}{at}", FORM)
     assert len(found) > 400
     assert {path: said for path, said in found.items() if said} == {}

@@ -118,10 +118,7 @@ def commands() -> list:
         for line in block[2].splitlines()
         if re.match(r"\$ (\S*/)?otmd ", line)
     }
-    return [
-        pytest.param(shlex.split(line)[1:], id=f"{page.stem}: {line}")
-        for line, page in lines.items()
-    ]
+    return [pytest.param(shlex.split(line)[1:], id=f"{page.stem}: {line}") for line, page in lines.items()]
 
 
 @pytest.mark.parametrize("command", commands())
@@ -166,9 +163,7 @@ def test_torch_is_pinned_in_one_place():
 
 
 # Written so that this file does not match itself.
-FOREIGN = re.compile(
-    r"(?<![\w.~$}])/(work|root|home|Users|opt|mnt|tmp)/\w|\.\./shared\b|\bDESIGN\.md\b"
-)
+FOREIGN = re.compile(r"(?<![\w.~$}])/(work|root|home|Users|opt|mnt|tmp)/\w|\.\./shared\b|\bDESIGN\.md\b")
 
 
 def foreign_words(texts: dict[str, str]) -> list[str]:
@@ -215,8 +210,7 @@ def odd_words(source: str) -> list[str]:
 @pytest.mark.parametrize("path", ["otmd", "experiments", "paper_figures", "tests/experiments"])
 def test_words_are_those_of_the_field(path):
     odd = {
-        file.relative_to(ROOT).as_posix(): odd_words(file.read_text())
-        for file in (ROOT / path).rglob("*.py")
+        file.relative_to(ROOT).as_posix(): odd_words(file.read_text()) for file in (ROOT / path).rglob("*.py")
     }
     assert {name: words for name, words in odd.items() if words} == {}
 

@@ -66,9 +66,7 @@ def test_a_bad_target_distribution_is_named(taker: str) -> None:
         TAKERS[taker](np.full(4, 0.25))
 
 
-@pytest.mark.parametrize(
-    "verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()]
-)
+@pytest.mark.parametrize("verifier", [otmd.RecursiveRejection(), otmd.KSequential(), otmd.Optimal()])
 def test_arguments_are_left_alone_and_not_read_again(verifier: otmd.Verifier) -> None:
     target, draft = otmd.validate_probs("target_probs", P), otmd.validate_probs("draft_probs", Q)
     before = target.copy()
@@ -85,9 +83,7 @@ def test_arguments_are_left_alone_and_not_read_again(verifier: otmd.Verifier) ->
 
 
 @pytest.mark.parametrize("name", ["with-replacement", "conditional-poisson", "greedy", "top-then"])
-@pytest.mark.parametrize(
-    "number", [0, -1, 1.5, True, "2", None, HUGE, 10_001], ids=lambda n: str(n)[:9]
-)
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2", None, HUGE, 10_001], ids=lambda n: str(n)[:9])
 def test_num_drafts_is_a_whole_number(name: str, number: object) -> None:
     error = ValueError if type(number) is int else TypeError
     with pytest.raises(error, match=r"num_drafts.*whole number"):
@@ -97,9 +93,7 @@ def test_num_drafts_is_a_whole_number(name: str, number: object) -> None:
     assert REGISTERED[name](Q, np.uint8(2)).num_drafts == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["without-replacement", "conditional-poisson", "greedy", "stratified"]
-)
+@pytest.mark.parametrize("name", ["without-replacement", "conditional-poisson", "greedy", "stratified"])
 def test_more_drafts_than_tokens_with_mass(name: str) -> None:
     with pytest.raises(ValueError, match=r"num_drafts.*3.*2"):
         REGISTERED[name](np.stack([Q, [0.5, 0.5, 0.0]]), 3)
@@ -436,9 +430,7 @@ def test_import_stays_light_and_opens_no_socket() -> None:
 
 
 def test_a_heavy_import_and_a_socket_would_be_seen() -> None:
-    printed = in_fresh_python(
-        f"import sys, dask\nprint(*[m for m in {HEAVY!r} if m in sys.modules])"
-    )
+    printed = in_fresh_python(f"import sys, dask\nprint(*[m for m in {HEAVY!r} if m in sys.modules])")
     assert printed.split() == ["dask"]
     with pytest.raises(AssertionError, match="a socket was opened"):
         in_fresh_python(BLOCKED + "socket.create_connection(('localhost', 1))")

@@ -90,6 +90,4 @@ def test_logits_by_hand() -> None:
     ):
         assert reference.probs_from_logits(logits, **options) == pytest.approx(expected)
     # Ties at the threshold of top-k all stay.
-    assert reference.probs_from_logits([1.0, 0.0, 0.0], top_k=2)[1:] == pytest.approx(
-        [0.2119416] * 2
-    )
+    assert reference.probs_from_logits([1.0, 0.0, 0.0], top_k=2)[1:] == pytest.approx([0.2119416] * 2)

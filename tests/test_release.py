@@ -65,7 +65,5 @@ def test_the_installed_wheel_answers(wheel, tmp_path):
     assert version == otmd.__version__
     assert float(rate) == pytest.approx(0.9375)
     command = [str(place / "bin" / "otmd"), "--version"]
-    told = subprocess.run(
-        command, cwd=tmp_path, env=where, check=True, capture_output=True, text=True
-    )
+    told = subprocess.run(command, cwd=tmp_path, env=where, check=True, capture_output=True, text=True)
     assert told.stdout.strip().endswith(version)

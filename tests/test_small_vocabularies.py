@@ -29,9 +29,7 @@ def test_laws(name: str) -> None:
         every = list({**twin, **dict.fromkeys(map(tuple, tuples.tolist()))})
         expected = [twin.get(tokens, 0.0) for tokens in every]
         where = f"{name}: {instance}"
-        np.testing.assert_allclose(
-            law.tuple_prob(every), expected, rtol=0, atol=1e-12, err_msg=where
-        )
+        np.testing.assert_allclose(law.tuple_prob(every), expected, rtol=0, atol=1e-12, err_msg=where)
 
 
 @every_law
@@ -52,9 +50,7 @@ def test_verifiers(name: str) -> None:
                 continue
             prepared = verifier.prepare(instance.target_probs, law)
             for tokens in chosen:
-                expected = reference.conditional(
-                    decide(tuple(tokens.tolist())), instance.vocab_size
-                )
+                expected = reference.conditional(decide(tuple(tokens.tolist())), instance.vocab_size)
                 np.testing.assert_allclose(
                     prepared.conditional_law(tokens), expected, rtol=0, atol=1e-9, err_msg=where
                 )

@@ -171,9 +171,7 @@ def test_sound_steps_fail_no_more_often_than_stated():
     def step(target, draft, prefixes, rng):
         first = [int(rng.choice(3, p=target(()))) for _ in prefixes]
         # A second token after most, by the first: lengths depend on tokens.
-        return [
-            (x, int(rng.choice(3, p=target((x,))))) if rng.random() < x / 2 else (x,) for x in first
-        ]
+        return [(x, int(rng.choice(3, p=target((x,))))) if rng.random() < x / 2 else (x,) for x in first]
 
     options = {"prefixes": [(), ()], "num_samples": 40, "false_alarm": 0.25, "rng": rng}
     failed = 200

@@ -29,9 +29,7 @@ def rows(dtype: type) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("token", [1023, 1024])
-@pytest.mark.parametrize(
-    "change", [0.0, 1e-5, -1e-5, 0.5, -0.001, np.nan, np.inf, -np.inf, 1e-16], ids=str
-)
+@pytest.mark.parametrize("change", [0.0, 1e-5, -1e-5, 0.5, -0.001, np.nan, np.inf, -np.inf, 1e-16], ids=str)
 def test_what_is_accepted_scaled_and_refused(dtype: type, token: int, change: float) -> None:
     values = rows(dtype)
     values[2, token] += dtype(change)

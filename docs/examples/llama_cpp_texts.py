@@ -57,8 +57,6 @@ def as_texts(prompt, listed):
 
 if __name__ == "__main__":
     target, draft, path = sys.argv[1:]
-    written = as_texts(
-        [1, 5, 6], answers(serve(target, draft, probabilistic=True), [1, 5, 6], 1500)
-    )
+    written = as_texts([1, 5, 6], answers(serve(target, draft, probabilistic=True), [1, 5, 6], 1500))
     with open(path, "w") as file:
         file.writelines(json.dumps(text) + "\n" for text in written)

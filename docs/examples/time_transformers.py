@@ -20,9 +20,7 @@ PROMPTS = ("code", "maths", "chat")
 
 def ways_of(target, prompts):
     """Settings of `generate`, by the name of the way."""
-    counted = load_draft(
-        "ngram+context", target, held_out_corpus("ngram+context", target, prompts, False)
-    )
+    counted = load_draft("ngram+context", target, held_out_corpus("ngram+context", target, prompts, False))
     skipping = load_draft("skip:13,15,17", target)
     ours = {"custom_generate": otmd.generate, "return_dict_in_generate": True}
     return {

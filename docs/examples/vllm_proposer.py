@@ -22,9 +22,7 @@ class SampledDrafts:
 
     def __init__(self, vllm_config):
         name = os.environ["OTMD_DRAFT"]
-        self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            name, trust_remote_code=False
-        ).eval()
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(name, trust_remote_code=False).eval()
         self.num_drafts = vllm_config.speculative_config.num_speculative_tokens
         self.draft_probs = None
 
@@ -68,6 +66,4 @@ def hand_over_draft_probs(propose):
     return propose_and_keep
 
 
-GPUModelRunner.propose_draft_token_ids = hand_over_draft_probs(
-    GPUModelRunner.propose_draft_token_ids
-)
+GPUModelRunner.propose_draft_token_ids = hand_over_draft_probs(GPUModelRunner.propose_draft_token_ids)

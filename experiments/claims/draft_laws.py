@@ -27,9 +27,7 @@ TOLERANCE = 2e-3
 Rates = Iterator[tuple[str, int, float]]
 
 
-def prompt_rates(
-    rng: np.random.Generator, prompt: int, pairs: str = "layers"
-) -> Iterator[dict[str, Any]]:
+def prompt_rates(rng: np.random.Generator, prompt: int, pairs: str = "layers") -> Iterator[dict[str, Any]]:
     """All rows of one prompt's texts."""
     chosen = chosen_prompts()[prompt]
     arrays = stored(chosen, MODELS[pairs])

@@ -105,9 +105,7 @@ def summary(table: pl.DataFrame) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def interval(
-    values: FloatArray, prompt: IntArray, weights: FloatArray
-) -> tuple[float, float, float, float]:
+def interval(values: FloatArray, prompt: IntArray, weights: FloatArray) -> tuple[float, float, float, float]:
     """The mean of the values, its interval and its standard error, by resampled prompts."""
     sums = np.bincount(prompt, values, weights.shape[1])
     counts = np.bincount(prompt, minlength=weights.shape[1])

@@ -88,9 +88,7 @@ def cactus(p: np.ndarray, q: np.ndarray, budget: float) -> Output:
     # For a token y: Σ share (s p(y) − q(y)) over the drafts x with s above q(y)/p(y).
     by_scale = np.argsort(scale)
     above = np.searchsorted(scale[by_scale], ratio, side="right")
-    of_p, of_q = (
-        np.append(x[by_scale][::-1].cumsum()[::-1], 0.0)[above] for x in (share * scale, share)
-    )
+    of_p, of_q = (np.append(x[by_scale][::-1].cumsum()[::-1], 0.0)[above] for x in (share * scale, share))
     accepted = np.minimum(q, raised)
     return accepted + np.maximum(p * of_p - q * of_q, 0.0), float(accepted.sum())
 

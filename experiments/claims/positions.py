@@ -63,9 +63,7 @@ def stored(prompt: Prompt, models: Models = LAYERS) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def positions(
-    prompt: int, draft: str, temperature: float
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def positions(prompt: int, draft: str, temperature: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Target and draft distributions at the positions of a prompt's text of this temperature."""
     step = Processing(temperature)
     arrays = stored(chosen_prompts()[prompt])
@@ -102,10 +100,7 @@ def _collect(target: Any, drafts: dict[str, Any], prompt: Prompt) -> bytes:
     model = after_prompt(target, target, prompt)
     texts = sample_paths(target, model, prompt, LENGTH, TEMPERATURES, 0)
     # The middles of equal parts of the text; all of a text that is too short for that.
-    middles = [
-        sorted({(2 * i + 1) * len(text) // (2 * PER_TEXT) for i in range(PER_TEXT)})
-        for text in texts
-    ]
+    middles = [sorted({(2 * i + 1) * len(text) // (2 * PER_TEXT) for i in range(PER_TEXT)}) for text in texts]
     prefixes = [text[:t] for text, of_text in zip(texts, middles, strict=True) for t in of_text]
     arrays: dict[str, Any] = {"temperature": np.repeat(TEMPERATURES, list(map(len, middles)))}
     for name, draft in {"target": target, **drafts}.items():

@@ -32,9 +32,7 @@ def ratio(logits: np.ndarray, num_drafts: int) -> float:
     return float(otmd.acceptance_rate(otmd.KSequential(), p, drafts) / best)
 
 
-def worst(
-    rng: np.random.Generator, num_drafts: int, tokens: int, start: int
-) -> list[dict[str, Any]]:
+def worst(rng: np.random.Generator, num_drafts: int, tokens: int, start: int) -> list[dict[str, Any]]:
     """The smallest ratio that one search finds, and the pair that has it."""
     first = SPREAD * rng.standard_normal(2 * tokens)
     options = {"maxiter": 400 * tokens, "fatol": 1e-9, "xatol": 1e-7, "adaptive": True}

@@ -113,9 +113,7 @@ def tokens_by_shape(part: pl.DataFrame) -> dict[Key, Shapes]:
         law, shape = row["law"], row["shape"]
         # On a single path block verification yields what the bound says.
         exact = (law, row["rule"]) == (PATH, BLOCK)
-        tokens.setdefault((law, row["rule"]), {})[shape] = (
-            on_text if exact else emitted - on_tree + on_text
-        )
+        tokens.setdefault((law, row["rule"]), {})[shape] = on_text if exact else emitted - on_tree + on_text
         if law in BY_BOUND:
             tokens.setdefault((law, BOUND), {})[shape] = on_text
     return tokens

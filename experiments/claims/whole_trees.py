@@ -144,9 +144,7 @@ def readers_along(
             for model in models:
                 model.extend(text[read:start])
         read = start
-        readers = [
-            Reader(model, step, vocab_size) for model, step in zip(models, steps, strict=True)
-        ]
+        readers = [Reader(model, step, vocab_size) for model, step in zip(models, steps, strict=True)]
         yield start, readers
 
 
@@ -165,9 +163,7 @@ def growth(law: TreeLaw, draft: Reader, rng: np.random.Generator) -> Iterator[li
         level = below
 
 
-def read_trees(
-    listed: Sequence[Candidate], seeds: Sequence[int], target: Reader, draft: Reader
-) -> None:
+def read_trees(listed: Sequence[Candidate], seeds: Sequence[int], target: Reader, draft: Reader) -> None:
     """Let the draft model read the trees of all candidates, level by level, then the target.
 
     The trees are not kept: the laws of all nodes of all trees take gigabytes at a large vocabulary.
@@ -260,9 +256,7 @@ def prompt_rows(
         steps = [Processing(t)] * 2
         rows: list[dict[str, Any]] = []
         number = 0
-        for start, readers in readers_along(
-            models, text, target.stop_tokens, steps, target.token_count
-        ):
+        for start, readers in readers_along(models, text, target.stop_tokens, steps, target.token_count):
             following = text[start : start + DEPTH]
             rows += position_rows(readers[0], readers[1], following, listed, rng)
             number += 1

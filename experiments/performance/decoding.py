@@ -49,17 +49,12 @@ def measure(texts: int, tokens: int) -> pl.DataFrame:
     target = pack_weights(load_target(device="cpu", progress=False))
     prompts = load_prompts(["code"], texts, progress=False)
     draft = load_draft(DRAFT, target, held_out_corpus(DRAFT, target, prompts, progress=False))
-    ways = {
-        name: Speculation(draft, law, TokenLevel(verifier))
-        for name, (law, verifier) in WAYS.items()
-    }
+    ways = {name: Speculation(draft, law, TokenLevel(verifier)) for name, (law, verifier) in WAYS.items()}
     starts = [prompt_tokens(target.tokenizer, prompt) for prompt in prompts]
     rows: list[dict[str, Any]] = []
     for temperature in TEMPERATURES:
         step = otmd.Processing(temperature)
-        for prompt, of in zip(
-            prompts, decode_in_turn(target, starts, ways, tokens, step), strict=True
-        ):
+        for prompt, of in zip(prompts, decode_in_turn(target, starts, ways, tokens, step), strict=True):
             for way, text in of.items():
                 about = {"prompt": prompt.id, "temperature": temperature, "way": way}
                 nodes = sum(drafted for _, drafted in text.steps)
@@ -71,9 +66,7 @@ def measure(texts: int, tokens: int) -> pl.DataFrame:
 def as_table(table: pl.DataFrame) -> str:
     """Means a step by way and temperature, as Markdown."""
     lines = []
-    columns = (
-        pl.col("nodes", "target_seconds", "verification_seconds").sum() / pl.col("steps").sum()
-    )
+    columns = pl.col("nodes", "target_seconds", "verification_seconds").sum() / pl.col("steps").sum()
     means = table.group_by("way", "temperature", maintain_order=True).agg(columns)
     for way, temperature, nodes, target, verification in means.rows():
         times = [f"{1e3 * target:.1f}", f"{1e3 * verification:.2f}"]

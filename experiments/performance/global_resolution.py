@@ -98,9 +98,7 @@ def _best_cut(p: Floats, q: Floats, num_drafts: int) -> NDArray[np.bool_]:
     return subset
 
 
-def _multisets(
-    q: Floats, num_drafts: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], Floats]:
+def _multisets(q: Floats, num_drafts: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
     """Multisets of drafts and their probabilities, or as many sampled tuples."""
     if comb(q.size + num_drafts - 1, num_drafts) > MOST_SETS:
         drawn = rng.choice(q.size, size=(MOST_SETS, num_drafts), p=q)
@@ -195,9 +193,7 @@ def exact_rates(
     return num_drafts * mass * weights * STEP * (rest @ clocks)
 
 
-def _distance(
-    target: Floats, kept: NDArray[np.int64], truncated: Floats, accepted: Floats
-) -> float:
+def _distance(target: Floats, kept: NDArray[np.int64], truncated: Floats, accepted: Floats) -> float:
     residual = np.maximum(truncated - accepted, 0.0)
     left = max(0.0, 1.0 - float(accepted.sum()))
     output = np.zeros(target.size)

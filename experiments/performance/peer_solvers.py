@@ -83,9 +83,7 @@ def scan_prefixes(law: str, num_drafts: int, p: Floats, q: Floats) -> float:
     return 1.0 + min(0.0, float((target.cumsum() - contained).min()))
 
 
-def solve_as_program(
-    form: str, solver: str, num_drafts: int, limit: float, p: Floats, q: Floats
-) -> float:
+def solve_as_program(form: str, solver: str, num_drafts: int, limit: float, p: Floats, q: Floats) -> float:
     """α* as a linear program or maximum flow, from the listing of the tuples to the certificate."""
     law = otmd.WithReplacement(q, num_drafts)
     options = {"time_limit": limit}

@@ -26,9 +26,7 @@ class Position:
     draft: np.ndarray
 
 
-def synthetic_logits(
-    shape: tuple[int, ...], noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def synthetic_logits(shape: tuple[int, ...], noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Normal logits of the target, and a draft that adds noise to them."""
     rng = np.random.default_rng(seed)
     logits = 2.5 * rng.standard_normal(shape)

@@ -135,15 +135,11 @@ class LayerwiseProgram:
         self.limits.append(limit)
 
 
-def measure(
-    rng: np.random.Generator, tree: str, vocab_size: int, seed: int
-) -> Iterator[dict[str, Any]]:
+def measure(rng: np.random.Generator, tree: str, vocab_size: int, seed: int) -> Iterator[dict[str, Any]]:
     """Tokens per step of each verifier, of the best layerwise rule, the bound and the optimum."""
     target, draft = (TableModel.random(vocab_size, 2, rng=[seed, i]) for i in range(2))
     law = TREES[tree](draft)
-    values = {
-        name: tokens_per_step(verifier, target, law).value for name, verifier in VERIFIERS.items()
-    }
+    values = {name: tokens_per_step(verifier, target, law).value for name, verifier in VERIFIERS.items()}
     values[GREEDY] = np.nan
     if isinstance(law, IIDPaths):
         values[GREEDY] = tokens_per_step(GreedyMultiPath(), target, law).value
@@ -171,9 +167,7 @@ def main(arguments: list[str]) -> pl.DataFrame:
     lines = []
     for (tree,), rows in table.group_by("tree", maintain_order=True):
         lacks = [1000 * (rows[OPTIMUM] - rows[name]).to_numpy() for name in COLUMNS]
-        cells = [
-            "–" if np.isnan(lack).any() else f"{lack.mean().round(2) + 0.0:.2f}" for lack in lacks
-        ]
+        cells = ["–" if np.isnan(lack).any() else f"{lack.mean().round(2) + 0.0:.2f}" for lack in lacks]
         lines.append([tree, f"{rows[OPTIMUM].mean():.3f}", *cells])
     print(markdown(["tree", OPTIMUM, *COLUMNS], lines))
     for better, worse in pairwise(reversed(VERIFIERS)):

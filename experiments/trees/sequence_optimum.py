@@ -127,9 +127,7 @@ def reduced_models(
     return TableModel([table[0] for table in tables]), TableModel([table[1] for table in tables])
 
 
-def merge_rest(
-    target: FloatArray, draft: FloatArray, vocab_size: int
-) -> tuple[np.ndarray, FloatArray]:
+def merge_rest(target: FloatArray, draft: FloatArray, vocab_size: int) -> tuple[np.ndarray, FloatArray]:
     """The V − 1 tokens with the largest sum, and both distributions (2, V) with the rest merged."""
     kept = np.argsort(-(target + draft), kind="stable")[: vocab_size - 1]
     both = np.stack([target, draft])
@@ -138,9 +136,7 @@ def merge_rest(
     return kept, reduced / reduced.sum(axis=1, keepdims=True)
 
 
-def measure_models(
-    target: TableModel, draft: TableModel, depth: int, name: str
-) -> dict[str, float | None]:
+def measure_models(target: TableModel, draft: TableModel, depth: int, name: str) -> dict[str, float | None]:
     """Tokens a step of each rule that serves a law of trees, and the most that any could emit.
 
     If the solver gives up, the distance to the optimum is unknown, and all values are None.
@@ -157,9 +153,7 @@ def measure_models(
     return {**values, OPTIMUM: best}
 
 
-def measure(
-    positions: int, pair: Pair, text: Text, rng: np.random.Generator
-) -> Iterator[dict[str, Any]]:
+def measure(positions: int, pair: Pair, text: Text, rng: np.random.Generator) -> Iterator[dict[str, Any]]:
     """Tokens a step at positions spread evenly over a text, for every size, law and rule."""
     step = otmd.Processing(text.temperature)
     size = pair.target.token_count
@@ -171,9 +165,7 @@ def measure(
             model.extend(text.tokens[read:position])
         read = position
         for (vocab_size, depth), laws in SIZES.items():
-            target, draft = reduced_models(
-                models, lambda logits: step(logits[:size]), vocab_size, depth, rng
-            )
+            target, draft = reduced_models(models, lambda logits: step(logits[:size]), vocab_size, depth, rng)
             for law in laws:
                 at = {"position": position, "vocab_size": vocab_size, "depth": depth, "law": law}
                 for rule, tokens in measure_models(target, draft, depth, law).items():

@@ -56,9 +56,7 @@ class DeclaredLaw(NamedTuple):
     next_draft_probs: list[FloatArray]
 
 
-def declared_law(
-    make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
-) -> DeclaredLaw | str:
+def declared_law(make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray) -> DeclaredLaw | str:
     """The law of a row's drafts (n,); or their kind of event if it cannot have drawn them."""
     if (draft_probs[draft_tokens] == 0).any():
         return "draft_impossible"

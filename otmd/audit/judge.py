@@ -215,9 +215,7 @@ def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> 
     by_depth = np.where(is_extra, 0, depth + 1)
     requests: dict[str, int] = {}
     by_request = [requests.setdefault(x, len(requests)) for x in tested["request"].tolist()]
-    first = {
-        label % MOST_GROUPS: f"request {shortened(x)}" for x, label in reversed(requests.items())
-    }
+    first = {label % MOST_GROUPS: f"request {shortened(x)}" for x, label in reversed(requests.items())}
     by_row = position % _EVERY
     _, starts = np.unique(by_row, return_index=True)
     every = {int(by_row[i]): f"every {_EVERY}th row from row {tested['row'][i]}" for i in starts}
@@ -325,9 +323,7 @@ def _bets_by_group(
 
     def judged(name: str, rows: BoolArray, path: FloatArray, part: float) -> Group:
         quarters = _equal_cells(numbers[rows], _PARTS).labels
-        excess = np.abs(
-            np.bincount(quarters, minlength=_PARTS) / max(1, quarters.size) - 1 / _PARTS
-        )
+        excess = np.abs(np.bincount(quarters, minlength=_PARTS) / max(1, quarters.size) - 1 / _PARTS)
         return Group(
             title=grouping.title,
             name=name,
@@ -408,9 +404,7 @@ def examples_of(table: Table, claim: Claim) -> tuple[str, tuple[Example, ...]]:
     return names[worst], tuple(Example(*entry) for entry in entries)
 
 
-def _classes_in_order(
-    table: Table, side: str, order: str
-) -> tuple[Sequence[str], IntArray, FloatArray]:
+def _classes_in_order(table: Table, side: str, order: str) -> tuple[Sequence[str], IntArray, FloatArray]:
     """Names, labels (M,) and probabilities (M, K) of classes: quarters of the order if it has no others."""
     lines = is_tested(table, side)
     if side == OUTPUTS and order in CLASSES:

@@ -143,9 +143,7 @@ class Recorder:
         """
         self._add([fields], all_drafts=False)
 
-    def add_step(
-        self, *, draft_tokens: Any, output_tokens: Any, ended: bool = False, **fields: Any
-    ) -> None:
+    def add_step(self, *, draft_tokens: Any, output_tokens: Any, ended: bool = False, **fields: Any) -> None:
         """Record a step of a chain: a row for each draft, and one for the extra token if it was reached.
 
         Parameters
@@ -200,16 +198,12 @@ class Recorder:
 
     def _add(self, rows: Sequence[Fields], all_drafts: bool) -> None:
         if os.getpid() != self._process:
-            raise wrong(
-                "recorder", f"a call from process {os.getpid()}", f"its own, {self._process}"
-            )
+            raise wrong("recorder", f"a call from process {os.getpid()}", f"its own, {self._process}")
         if not self._close.still_active():
             raise wrong("recorder", "a row after it was closed", "a recorder that is open")
         name = str(self._folder)
         # All rows of a step are read before one of them is kept.
-        checked = [
-            read_row(self._num_rows + index, row, name, {}) for index, row in enumerate(rows, 1)
-        ]
+        checked = [read_row(self._num_rows + index, row, name, {}) for index, row in enumerate(rows, 1)]
         self._num_rows += len(checked)
         # An interrupt leaves no part of a step.
         self._lines += [x for row in checked for x in self._tabulator.lines(row, all_drafts)]

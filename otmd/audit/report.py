@@ -283,9 +283,7 @@ class RecordedRunAudit(Report):
         rows = f"{self.num_rows:,} {'row' if self.law else 'token'}{'s' if many else ''}"
         if self.faulty:
             return f"FAULTY: in {rows}, {'; '.join(self.reasons)}"
-        num_outputs = max(
-            (x.num_samples for x in self.statements if x.subject == OUTPUTS), default=0
-        )
+        num_outputs = max((x.num_samples for x in self.statements if x.subject == OUTPUTS), default=0)
         if not self.statements:
             return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
         if self.mistakes:
@@ -312,9 +310,7 @@ class RecordedRunAudit(Report):
         """Everything, as values that JSON can hold."""
         names = ("outcome", "verdict", "faulty", "detectable", "rows_needed", "statements")
         values = {name: getattr(self, name) for name in names} | asdict(self)
-        values["events"] = [
-            x._asdict() | {"what": x.what, "usually": x.usually} for x in self.events
-        ]
+        values["events"] = [x._asdict() | {"what": x.what, "usually": x.usually} for x in self.events]
         values["claims"] = [asdict(x) | {"refuted": x.refuted} for x in self.claims]
         return _for_json(values)
 

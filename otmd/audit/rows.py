@@ -97,9 +97,7 @@ def numbered(source: Source, name: str) -> tuple[Iterator[tuple[int, Fields]], s
     raise wrong_type("source", source, "a path or a list of mappings")
 
 
-def read_row(
-    number: int, fields: Fields, name: str, processings: Mapping[str, Processing | None]
-) -> Row:
+def read_row(number: int, fields: Fields, name: str, processings: Mapping[str, Processing | None]) -> Row:
     """Check a row. ``processings`` has that of the logits by side.
 
     A ValueError names the source (``name``), the row and the field.
@@ -111,9 +109,7 @@ def read_row(
 
 
 def _read(number: int, given: Fields, processings: Mapping[str, Processing | None]) -> Row:
-    sides = {
-        side: _Recorded.read(side, given, processings.get(side)) for side in ("target", "draft")
-    }
+    sides = {side: _Recorded.read(side, given, processings.get(side)) for side in ("target", "draft")}
     if sides["target"] is None:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
     tokens = read_ids("draft_tokens", given.get("draft_tokens", ()))
@@ -253,9 +249,7 @@ def refuse_other_units(name: str, side: str, listed: NDArray, unit: NDArray) -> 
             "those of all tokens with mass, or logits of all V (to raw logits that are ≤ 0 add 100)",
         )
     if looks_like_probabilities(unit):
-        raise wrong(
-            f"{name}: {side}_logits", "probabilities in every row", f"logits, or {side}_probs"
-        )
+        raise wrong(f"{name}: {side}_logits", "probabilities in every row", f"logits, or {side}_probs")
 
 
 def looks_like_probabilities(unit: NDArray) -> bool:
@@ -300,9 +294,7 @@ def _ascending_ids(name: str, given: Fields, values: NDArray) -> tuple[IntArray,
     return ids, values[order]
 
 
-def _processing(
-    side: str, is_logits: bool, given: Fields, default: Processing | None
-) -> Processing | None:
+def _processing(side: str, is_logits: bool, given: Fields, default: Processing | None) -> Processing | None:
     in_row = [f"{side}_{name}" for name in _WARPERS if f"{side}_{name}" in given]
     if not is_logits and (in_row or default):
         expected = f"{side}_logits with it: probabilities are used as they are"

@@ -194,9 +194,7 @@ def audit_table(
         acceptance=judge_rate(judged, "accepted", "ceiling", level),
         repetitions=repetitions,
         gaps=tuple(table["gap"][~np.isnan(table["gap"])].tolist()),
-        bands=tuple(
-            band for order, side in dict.fromkeys(shown) for band in bands_of(judged, side, order)
-        ),
+        bands=tuple(band for order, side in dict.fromkeys(shown) for band in bands_of(judged, side, order)),
         examples=examples_of(judged, refuted[0]) if refuted else ("", ()),
         metrics=_metrics(table) if declared.law else {},
     )

@@ -241,9 +241,7 @@ class Tabulator:
             return ""
         return "after_rejection" if decided else "output_missing"
 
-    def _of_drafts(
-        self, row: Row, events: list[str], all_drafts: bool
-    ) -> tuple[DraftLaw | None, list[Line]]:
+    def _of_drafts(self, row: Row, events: list[str], all_drafts: bool) -> tuple[DraftLaw | None, list[Line]]:
         """The law of the drafts, and their lines; None for a law that is unknown or did not draw them."""
         assert self._make_law is not None
         probs = row.draft.probs
@@ -332,9 +330,7 @@ class Tabulator:
         # In a tree it may depend on the drafts whether a node has children.
         return None if self._rule == "tree" and row.depth else q
 
-    def _ceiling(
-        self, row: Row, target: FloatArray, q: FloatArray | None, law: DraftLaw | None
-    ) -> float:
+    def _ceiling(self, row: Row, target: FloatArray, q: FloatArray | None, law: DraftLaw | None) -> float:
         """The largest acceptance rate of a lossless verifier at a position; NaN if its law is unknown."""
         chosen = mass_of_choice(row.target)
         if law is not None:

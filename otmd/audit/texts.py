@@ -121,9 +121,7 @@ def texts(
             for at, numbers in zip(batch, logits.after(batch), strict=True):
                 number += 1
                 if number > MOST_ROWS:
-                    raise ValueError(
-                        f"{name}: got more than {MOST_ROWS} tokens: audit them in parts"
-                    )
+                    raise ValueError(f"{name}: got more than {MOST_ROWS} tokens: audit them in parts")
                 fields = {
                     "target_logits": numbers,
                     "output_token": at.text.output[at.depth],

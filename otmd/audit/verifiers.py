@@ -178,9 +178,7 @@ def _largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[Tok
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(off == 0, 0.0, np.abs(off) / np.sqrt(expected))
     by_size = np.lexsort((-np.abs(off), -size))[:5]
-    return tuple(
-        TokenDeviation(int(y), float(observed[y]), float(expected[y])) for y in by_size if off[y]
-    )
+    return tuple(TokenDeviation(int(y), float(observed[y]), float(expected[y])) for y in by_size if off[y])
 
 
 def _table(heading: str, worst: tuple[TokenDeviation, ...], number: str = ".1f") -> list[str]:
@@ -225,9 +223,7 @@ def sampler_of(verifier: ConditionalLaw, *, rng: RngLike = None) -> Callable[[In
         return validate_probs("verifier", verifier(np.array(draft_tokens)))
 
     def sample(draft_tokens: IntArray) -> IntArray:
-        tuples, indices, counts = np.unique(
-            draft_tokens, axis=0, return_inverse=True, return_counts=True
-        )
+        tuples, indices, counts = np.unique(draft_tokens, axis=0, return_inverse=True, return_counts=True)
         rows = np.split(np.argsort(indices.ravel(), kind="stable"), np.cumsum(counts))
         tokens = np.empty(len(draft_tokens), np.int64)
         for drafts, equal in zip(tuples.tolist(), rows, strict=False):
@@ -386,9 +382,7 @@ def losslessness(
         for token in tokens:
             if token.ndim:
                 received = f"an array of shape {token.shape} for one draw of drafts"
-                raise wrong(
-                    "verifier", received, "a token; batched=True takes all draws in one call"
-                )
+                raise wrong("verifier", received, "a token; batched=True takes all draws in one call")
         emitted = np.stack(tokens)
     output_tokens = _validate_emitted(emitted, number, target.size, "verifier")
     return judge_tokens(target, law, draft_tokens, output_tokens, false_alarm, rng=generator)
@@ -566,10 +560,7 @@ class SequentialAudit(Report):
         before = impossible == 0
         accepted = is_accepted(drafts, tokens)[before]
         on_cells = np.concatenate(
-            [
-                bet.update(cells.labels[tokens[before]], cells.probs)
-                for cells, bet in self._cell_bets
-            ]
+            [bet.update(cells.labels[tokens[before]], cells.probs) for cells, bet in self._cell_bets]
         )
         on_acceptance = [bet.update(accepted, self._ceiling) for bet in self._acceptance_bets]
         wealth = [statistics.mean_wealth(on_cells), statistics.mean_wealth(on_acceptance)]

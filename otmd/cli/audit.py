@@ -30,18 +30,12 @@ Temperature = Annotated[NonNegativeFloat | None, o.INPUT, about("For recorded lo
 def audit(
     file: Annotated[Path, o.INPUT, about("A folder of a recorder, .jsonl or .jsonl.gz.")],
     *,
-    oracle: Annotated[
-        str | None, o.INPUT, about("Audit texts in FILE against this target.")
-    ] = None,
+    oracle: Annotated[str | None, o.INPUT, about("Audit texts in FILE against this target.")] = None,
     law: Annotated[str | None, about(f"{', '.join(DECLARED)}.")] = None,
-    rule: Annotated[
-        Literal["token", "block", "tree"] | None, about("Token by token unless given.")
-    ] = None,
+    rule: Annotated[Literal["token", "block", "tree"] | None, about("Token by token unless given.")] = None,
     all_drafts: Annotated[bool, about("With --rule block: all drafts are recorded.")] = False,
     end_tokens: Annotated[str | None, o.INPUT, about("Ids that end a text.")] = None,
-    false_alarm: Annotated[
-        float, o.INPUT, about("Probability of calling a sound run faulty.")
-    ] = 1e-3,
+    false_alarm: Annotated[float, o.INPUT, about("Probability of calling a sound run faulty.")] = 1e-3,
     bias: Annotated[float, o.INPUT, about("The bias that a run must exclude to pass.")] = 0.1,
     top: o.Top = 1,
     target_temperature: Temperature = None,
@@ -66,12 +60,8 @@ def audit(
     from otmd.laws import TopThen
     from otmd.study.table import Table
 
-    target = _processing(
-        "target", target_temperature, target_top_k, target_top_p, target_min_p, target_order
-    )
-    draft = _processing(
-        "draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order
-    )
+    target = _processing("target", target_temperature, target_top_k, target_top_p, target_min_p, target_order)
+    draft = _processing("draft", draft_temperature, draft_top_k, draft_top_p, draft_min_p, draft_order)
     ids = [] if end_tokens is None else end_tokens.split(",")
     if not all(name.strip().isdecimal() for name in ids):
         expected = "token ids separated by commas"
@@ -111,8 +101,7 @@ def audit(
             "rule": result.rule,
         }
     tables = [
-        Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads)
-        for x in result.tables
+        Table(x.title, x.heads, x.rows, x.note, x.decimals, small="p-value" in x.heads) for x in result.tables
     ]
     settled = tested | {
         "target": str(target or "as the rows say"),

@@ -24,14 +24,10 @@ def collect(
     prompts: o.Prompts = "code,maths,chat,prose",
     per_domain: o.PerDomain = 16,
     positions: o.Positions = 6,
-    mode: Annotated[
-        Literal["samples", "text"], o.INPUT, about("Of the target, or of the file.")
-    ] = "samples",
+    mode: Annotated[Literal["samples", "text"], o.INPUT, about("Of the target, or of the file.")] = "samples",
     temperature: Annotated[NonNegativeFloat, o.INPUT, about("Of the answers.")] = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
-    consecutive: Annotated[
-        PositiveInt | None, o.INPUT, about("Store so many positions in a row.")
-    ] = None,
+    consecutive: Annotated[PositiveInt | None, o.INPUT, about("Store so many positions in a row.")] = None,
     dtype: Annotated[Literal["float32", "float16"], o.RARE, about("Of stored logits.")] = "float32",
     seed: o.Seed = 0,
     batch_size: Annotated[PositiveInt, o.RARE, about("Prompts answered together.")] = 8,

@@ -58,13 +58,11 @@ class Tree(NamedTuple):
 class TreeOptions:
     """The options of a tree and of the rule that verifies it."""
 
-    paths: Annotated[
-        PositiveInt | None, about("Tree of so many independent paths, 4 deep by default.")
-    ] = None
-    branching: Annotated[str | None, about("Drafts at each node by level, such as 3,2,1.")] = None
-    law: Annotated[str | None, about("Law of --branching; without-replacement unless given.")] = (
+    paths: Annotated[PositiveInt | None, about("Tree of so many independent paths, 4 deep by default.")] = (
         None
     )
+    branching: Annotated[str | None, about("Drafts at each node by level, such as 3,2,1.")] = None
+    law: Annotated[str | None, about("Law of --branching; without-replacement unless given.")] = None
     top: o.Top = 1
     most_likely: Annotated[PositiveInt | None, about("Tree of so many most likely tokens.")] = None
     quota: Annotated[PositiveInt | None, about("Adaptive tree: drafts on each level.")] = None
@@ -106,9 +104,7 @@ class TreeOptions:
         if named or not sampled:
             budget = self.most_likely or 12
             label = f"most likely {budget}, depth {depth}"
-            return Tree(
-                "most-likely", label, depth, lambda model: MostLikelyTree(model, budget, depth)
-            )
+            return Tree("most-likely", label, depth, lambda model: MostLikelyTree(model, budget, depth))
         # Many drafts at the root and a path below each.
         shape = (2, *(1,) * (depth - 1))
         label = f"2 paths of {depth}, stratified"
@@ -177,14 +173,10 @@ def decode(
     if prompt:
         chosen = [models.Prompt("prompt", "prompt", prompt, continuation=True)]
     else:
-        chosen = models.load_prompts(
-            o.split("--prompts", prompts), per_domain, seed, progress=progress
-        )
+        chosen = models.load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=progress)
     model = _target(target, device, model_dtype, threads, progress)
     corpus = held_out_corpus(draft, model, chosen, progress)
-    ways = ways_of_decoding(
-        models.load_draft(draft, model, corpus), tree, rules, processing, draft_top_k
-    )
+    ways = ways_of_decoding(models.load_draft(draft, model, corpus), tree, rules, processing, draft_top_k)
     texts: list[dict[str, Decoded]] = []
     total = len(chosen) * repeats
     try:
@@ -243,10 +235,7 @@ def ways_of_decoding(
     return {
         "target alone": None,
         f"one path of {tree.depth}": Speculation(draft, path, TokenLevel(Preference()), drafting),
-    } | {
-        f"{tree.label}; {name}": Speculation(draft, tree.law, rule, of_tree)
-        for name, rule in rules.items()
-    }
+    } | {f"{tree.label}; {name}": Speculation(draft, tree.law, rule, of_tree) for name, rule in rules.items()}
 
 
 def _report(

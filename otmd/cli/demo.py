@@ -178,9 +178,7 @@ def _dataset(
         except ValueError as error:
             raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
         if stored != sizes:
-            raise ValueError(
-                f"--output: {folder} holds a demo of {stored}, not {sizes}; name another"
-            )
+            raise ValueError(f"--output: {folder} holds a demo of {stored}, not {sizes}; name another")
         try:
             if collected.exists():
                 return models.open_dataset(collected)

@@ -82,9 +82,7 @@ def measure(
             "device": device,
             "overwrite": overwrite,
         }
-        folder = output or dataset.with_name(
-            f"{dataset.stem if dataset.is_file() else dataset.name}-results"
-        )
+        folder = output or dataset.with_name(f"{dataset.stem if dataset.is_file() else dataset.name}-results")
         results = folder / RESULTS
         table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
     summary = study.summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
@@ -98,17 +96,13 @@ def measure(
     caption, tables = report_tables(summary)
     about = {"results": str(results), "intervals": "95%, jackknife over prompts with Student's t"}
     numbers = Table("", summary.columns, summary.rows())
-    pages.write(
-        f"Report on {results.parent.name}", [*recommendation, caption], tables, about, numbers
-    )
+    pages.write(f"Report on {results.parent.name}", [*recommendation, caption], tables, about, numbers)
     if figures:
         drawn = study.summarise(table) if by_domain else summary
         o.say_written(study.draw_gaps(drawn, figures, source=f"otmd measure, {results}"))
 
 
-def measure_into(
-    dataset: Any, folder: Path, settings: dict[str, Any], progress: bool
-) -> "pl.DataFrame":
+def measure_into(dataset: Any, folder: Path, settings: dict[str, Any], progress: bool) -> "pl.DataFrame":
     """Measure into a folder; an interrupt's message says what was kept."""
     from otmd import study
 

@@ -70,17 +70,13 @@ MaxNewTokens = Annotated[PositiveInt, INPUT, about("The most new tokens of a tex
 Temperature = Annotated[str, INPUT, about("Comma-separated, for logits.")]
 NumDrafts = Annotated[str, about("Numbers of drafts: 1-4 or 1,2,8.")]
 Law = Annotated[str, about(f"{', '.join(LAWS)}.")]
-Top = Annotated[
-    NonNegativeInt, about("For top-then: the number of tokens that are always drafted.")
-]
+Top = Annotated[NonNegativeInt, about("For top-then: the number of tokens that are always drafted.")]
 Figure = Annotated[list[OutFile] | None, RUN, about("Draw a .png, .pdf or .svg; may be repeated.")]
 Json = Annotated[bool, RUN, Parameter("--json", help="Print a JSON object instead of tables.")]
 Quiet = Annotated[bool, RUN, about("Show no progress bar.")]
 TopK = Annotated[NonNegativeInt | None, RARE, about("Keep the k most likely tokens; 0 keeps all.")]
 TopP = Annotated[float | None, RARE, about("Keep the most likely tokens of this total mass.")]
-MinP = Annotated[
-    float | None, RARE, about("Keep tokens at least this likely, relative to the top.")
-]
+MinP = Annotated[float | None, RARE, about("Keep tokens at least this likely, relative to the top.")]
 Order = Annotated[
     str | None,
     RARE,
@@ -207,16 +203,12 @@ def refuse_overwriting(given: Mapping[str, Any]) -> None:
         if not isinstance(path, OutFile) or (path.exists() and not path.is_file()):
             continue
         if {path.suffix, path.name} & _DATA:
-            raise UsageError(
-                f"{option}: got {path}, expected a file of text or a figure, not of data"
-            )
+            raise UsageError(f"{option}: got {path}, expected a file of text or a figure, not of data")
         for holder, value in (*named[:index], *named[index + 1 :]):
             # --prompts a.jsonl,b.txt; --draft ngram:3:corpus.txt
             pieces = [value] if isinstance(value, Path) else [value, *re.split("[,:]", value)]
             if any(_is_file(piece, path) for piece in pieces):
-                raise UsageError(
-                    f"{option}: got {path}, which {holder} names; expected another file"
-                )
+                raise UsageError(f"{option}: got {path}, which {holder} names; expected another file")
 
 
 def _is_file(named: Path | str, path: Path) -> bool:
@@ -295,9 +287,7 @@ class Cuts:
         from otmd.probabilities import Processing
 
         at = 1.0 if temperature is None else temperature
-        return Processing(
-            at, self.top_k or None, self.top_p, self.min_p, self.order or "transformers"
-        )
+        return Processing(at, self.top_k or None, self.top_p, self.min_p, self.order or "transformers")
 
     def at_each(self, temperatures: str) -> "list[Processing]":
         """Read ``0.6,1`` as one processing a temperature."""

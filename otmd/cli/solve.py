@@ -32,9 +32,7 @@ otmd solve problem.npz --law hub"""
 
 def solve(
     target: Annotated[str, o.INPUT, about("1/3,0,2/3, .npy, .json; or .npz or .json of both.")],
-    draft: Annotated[
-        str | None, o.INPUT, about("In the same forms; (n, V) if independent.")
-    ] = None,
+    draft: Annotated[str | None, o.INPUT, about("In the same forms; (n, V) if independent.")] = None,
     *,
     law: o.Law = "with-replacement",
     num_drafts: Annotated[PositiveInt | None, about("2 unless given.")] = None,
@@ -67,9 +65,7 @@ def read_problem(target: str, draft: str | None) -> tuple[np.ndarray, np.ndarray
     if not isinstance(content, dict):
         raise UsageError(f"DRAFT: got nothing, expected it after {target!r}, or a file with both")
     if not {*FIELDS} <= {*content}:
-        raise UsageError(
-            f"TARGET: {target} holds {sorted(content)}, expected {' and '.join(FIELDS)}"
-        )
+        raise UsageError(f"TARGET: {target} holds {sorted(content)}, expected {' and '.join(FIELDS)}")
     first, second = (_array("TARGET", target, content[name]) for name in FIELDS)
     return first, second
 
@@ -93,9 +89,7 @@ def _load(argument: str, text: str) -> Any:
 
 def _array(argument: str, source: str, value: Any) -> np.ndarray:
     if isinstance(value, dict):
-        raise UsageError(
-            f"{argument}: got {source}, which names several arrays, expected one array"
-        )
+        raise UsageError(f"{argument}: got {source}, which names several arrays, expected one array")
     if isinstance(value, np.ndarray):
         return value
     try:

@@ -283,9 +283,7 @@ class BlockedCurve:
         """Fill the group of each token (V,), and add all tokens to the groups' sums (NUM_GROUPS, S)."""
         sum_groups(self.target, self.draft, group, sums)
 
-    def sum_tokens(
-        self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray
-    ) -> None:
+    def sum_tokens(self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray) -> None:
         """Add tokens (T,) to the sums of their blocks (K, S)."""
         _sum_tokens(self.target, self.draft, tokens, block, sums)
 

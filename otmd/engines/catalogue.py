@@ -95,9 +95,7 @@ class EngineRule:
         """True if the output is distributed as the target."""
         return self.drafts is not None
 
-    def judge(
-        self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1
-    ) -> EngineVerdict:
+    def judge(self, target_probs: ArrayLike, draft_probs: ArrayLike, num_drafts: int = 1) -> EngineVerdict:
         """The rule's exact acceptance and bias at one position.
 
         Parameters

@@ -48,9 +48,7 @@ class LossyRule(NamedTuple):
     decide: Callable[[FloatArray, FloatArray], tuple[ByDrafts, ByDrafts]]
     keeps: Callable[[FloatArray], BoolArray] | None = None
 
-    def prepare(
-        self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw
-    ) -> PreparedVerifier:
+    def prepare(self, target: FloatArray, draft_probs: FloatArray, law: DraftLaw) -> PreparedVerifier:
         """Prepare the rule for a law of drafts."""
         accept, residual = self.decide(target, draft_probs)
         if self.keeps is None:

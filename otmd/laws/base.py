@@ -377,9 +377,7 @@ def validate_rng(rng: RngLike) -> np.random.Generator:
     try:
         return np.random.default_rng(rng)
     except TypeError as reason:
-        raise wrong_type(
-            "rng", rng, "a seed (int), a sequence of ints, None or a Generator"
-        ) from reason
+        raise wrong_type("rng", rng, "a seed (int), a sequence of ints, None or a Generator") from reason
     except ValueError as reason:
         raise wrong("rng", f"{rng!r:.100}", "a seed ≥ 0") from reason
 
@@ -409,9 +407,7 @@ def validate_law(law: object, before: object = None) -> DraftLaw:
         made = LAWS[name].class_name if name else "WithReplacement"
         raise TypeError(f"law: got the name {law!r}, expected an object: otmd.{made}(q, 2)")
     if isinstance(law, Sequence) or hasattr(law, "__array__"):
-        raise TypeError(
-            "law: got an array, expected a DraftLaw; wrap it: otmd.WithReplacement(q, 2)"
-        )
+        raise TypeError("law: got an array, expected a DraftLaw; wrap it: otmd.WithReplacement(q, 2)")
     raise wrong_type("law", law, "a DraftLaw such as otmd.WithReplacement(q, 2)")
 
 

@@ -121,9 +121,7 @@ class PoissonSets(Table):
     def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         log_odds = self._log_odds
         none = -np.logaddexp(0.0, log_odds).sum()
-        log_prob = np.where(
-            are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf
-        )
+        log_prob = np.where(are_distinct(draft_tokens), none + log_odds[draft_tokens].sum(axis=-1), -np.inf)
         orders = float(factorial(self.num_drafts))
         drawn = prefix_probs(*self._events(), self.num_drafts)[-1]
         return np.minimum(np.exp(log_prob) / (drawn * orders), 1.0)

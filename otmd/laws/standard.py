@@ -382,9 +382,7 @@ class Joint(DraftLaw):
         self.draft_probs = np.empty(0)
 
     def __repr__(self) -> str:
-        return (
-            f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
-        )
+        return f"Joint({len(self.tuples)} tuples of {self.num_drafts}, vocab_size={self.vocab_size})"
 
     def structure(self, q: FloatArray) -> Table:
         return Table(self.tuples, self.probs, self.vocab_size)

@@ -118,9 +118,7 @@ def _starts(q: FloatArray, sharpness: float, shares: FloatArray) -> IntArray:
         multiple = shares_after[1:] / shares[:-1]
     first = alone = 0
     weights, after = _weights(q, sharpness)
-    while alone < num_strata - 1 and (
-        after[alone - first + 1] <= weights[alone - first] * multiple[alone]
-    ):
+    while alone < num_strata - 1 and (after[alone - first + 1] <= weights[alone - first] * multiple[alone]):
         alone += 1
         if weights[alone - first] < _SMALL:
             first = alone

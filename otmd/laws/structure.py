@@ -133,9 +133,7 @@ class Slots(Drafts):
         return cls(tokens, probs, starts, np.array([num_drafts]), size, True)
 
     @classmethod
-    def strata(
-        cls, number: NDArray[np.int16], probs: FloatArray, drawn: IntArray, num_strata: int
-    ) -> Slots:
+    def strata(cls, number: NDArray[np.int16], probs: FloatArray, drawn: IntArray, num_strata: int) -> Slots:
         """Draft j is drawn from the tokens of ``number`` j (V,) among ``drawn``, by ``probs`` (V,)."""
         of_drawn = number[drawn]
         tokens = drawn[np.argsort(of_drawn, kind="stable")]
@@ -184,9 +182,7 @@ class Slots(Drafts):
             For each draft the slot that takes its place.
         """
         ends = self.copies.cumsum()
-        groups = [
-            np.arange(end - copies, end) for copies, end in zip(self.copies, ends, strict=True)
-        ]
+        groups = [np.arange(end - copies, end) for copies, end in zip(self.copies, ends, strict=True)]
         if prod(map(factorial, self.copies.tolist())) <= most:
             for permuted in product(*map(permutations, groups)):
                 yield np.concatenate(permuted)
@@ -697,9 +693,7 @@ class Structure:
         """
         random = self.random
         if isinstance(random, Slots):
-            single = random.is_single or (
-                random.disjoint and random.num_drafts == random.copies.size
-            )
+            single = random.is_single or (random.disjoint and random.num_drafts == random.copies.size)
             return random.token_probs if single else None
         return random.probs if random is not None else np.zeros(self.vocab_size)
 
@@ -708,9 +702,7 @@ class Structure:
 
         The order begins with the deterministic tokens, and :meth:`random_probs` is not None.
         """
-        contained = (
-            self.random.prefix_containment(order) if self.random else np.ones(order.size + 1)
-        )
+        contained = self.random.prefix_containment(order) if self.random else np.ones(order.size + 1)
         contained[: self.deterministic.size] = 0.0
         return contained
 

@@ -181,9 +181,7 @@ def _describe_run(target: LanguageModel, draft: Draft, prompts: list[Prompt]) ->
     }
 
 
-def _tokenised(
-    target: LanguageModel, draft: Draft, settings: dict[str, Any], prompt: Prompt
-) -> Text:
+def _tokenised(target: LanguageModel, draft: Draft, settings: dict[str, Any], prompt: Prompt) -> Text:
     """Tokenise; ValueError if a prompt is empty, too long with its answer, or lacks a needed answer."""
     longest = min(model.max_length or np.inf for model in (target, draft))
     most = settings["max_new_tokens"]

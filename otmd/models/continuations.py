@@ -44,9 +44,7 @@ class Continuations(ABC):
 class Reader:
     """A model's distributions (V,) after a text and after prefixes that continue it."""
 
-    def __init__(
-        self, text: Continuations, step: Processing, vocab_size: int | None = None
-    ) -> None:
+    def __init__(self, text: Continuations, step: Processing, vocab_size: int | None = None) -> None:
         self._text = text
         self._step = step
         self._vocab_size = vocab_size

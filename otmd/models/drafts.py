@@ -34,9 +34,7 @@ class Draft(Protocol):
     max_length: int | None
     tokenizer: Any
 
-    def logits(
-        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
-    ) -> np.ndarray:
+    def logits(self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None) -> np.ndarray:
         """Logits (T, V) of the next token after each prefix, or after those of ``rows`` alone."""
         ...
 
@@ -93,9 +91,7 @@ class NGramDraft:
         self.max_length: int | None = None
         self.name = f"ngram:{model.order}" + ("+context" if context else "")
 
-    def logits(
-        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
-    ) -> np.ndarray:
+    def logits(self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None) -> np.ndarray:
         """Log-probabilities (T, V), float32, for one sequence; see :meth:`LanguageModel.logits`."""
         asked = range(len(token_ids)) if rows is None else rows
         counted = self.after(())
@@ -187,8 +183,7 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     if ours != theirs:
         differing = sorted(t for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
         examples = ", ".join(
-            f"{t!r} is {ours.get(t)} for the target and {theirs.get(t)} for the draft"
-            for t in differing[:3]
+            f"{t!r} is {ours.get(t)} for the target and {theirs.get(t)} for the draft" for t in differing[:3]
         )
         raise ValueError(
             f"draft: its vocabulary is not the target's. {len(differing)} tokens differ between "
@@ -198,7 +193,5 @@ def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:
     padding = {"target": target.vocab_size - size, "draft": draft.vocab_size - size}
     for role, rows in padding.items():
         if rows < 0:
-            raise ValueError(
-                f"{role}: its tokenizer has {size} tokens, its logits only {size + rows} rows"
-            )
+            raise ValueError(f"{role}: its tokenizer has {size} tokens, its logits only {size + rows} rows")
     return size, padding

@@ -192,9 +192,7 @@ def _most_likely(draft_probs: FloatArray, num_drafts: int) -> DraftLaw:
 def _readable(name: str, given: Draft | PreTrainedModel | None) -> Draft | _BareModel:
     """A model that reads trees; ValueError for one whose attention would not be that of its paths."""
     if given is None:
-        expected = (
-            "draft=…: generate keeps assistant_model from a custom_generate that is a callable"
-        )
+        expected = "draft=…: generate keeps assistant_model from a custom_generate that is a callable"
         raise wrong(name, None, expected)
     if not isinstance(given, PreTrainedModel | LanguageModel):
         if not hasattr(given, "logits"):

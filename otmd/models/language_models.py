@@ -71,9 +71,7 @@ class LanguageModel:
             f"{model.device.type}, {str(model.dtype).removeprefix('torch.')}"
         )
 
-    def logits(
-        self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None
-    ) -> np.ndarray:
+    def logits(self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None) -> np.ndarray:
         """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix of ``token_ids``.
 
         These are (T,) or (B, T), in [0, ``vocab_size``), at least one, else ValueError. With ``rows``, only
@@ -327,9 +325,7 @@ def _convert(path: Path, folder: Path, progress: bool) -> None:
                 tokenizer = AutoTokenizer.from_pretrained(source, **where)
                 loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32", **where)
         except (OSError, ValueError, KeyError, NotImplementedError) as error:
-            raise ValueError(
-                f"{path}: transformers cannot read this GGUF file ({error})"
-            ) from error
+            raise ValueError(f"{path}: transformers cannot read this GGUF file ({error})") from error
         _split_digits_as_in(path, tokenizer)
         update(1, "saving")
         # A model read from a quantised file cannot be saved, since its configuration still says quantised.

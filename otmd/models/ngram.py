@@ -70,9 +70,7 @@ class NGram:
             # numbers[t] is the number of the gram that ends at t, or −1 if t is too early in its sequence.
             ends = np.flatnonzero(index >= length - 1)
             grams = numbers[ends - 1] * vocab_size + tokens[ends]
-            distinct, gram_numbers, times = np.unique(
-                grams, return_inverse=True, return_counts=True
-            )
+            distinct, gram_numbers, times = np.unique(grams, return_inverse=True, return_counts=True)
             numbers = np.full(len(tokens), -1)
             numbers[ends] = gram_numbers
             keys.append(distinct)
@@ -148,9 +146,7 @@ class ContextNGram(Continuations):
         """Logarithms (V,) of the probabilities after each prefix."""
         return [np.log(self.probs(prefix)) for prefix in prefixes]
 
-    def distribution(
-        self, prefix: Sequence[int], step: Processing, size: int | None = None
-    ) -> FloatArray:
+    def distribution(self, prefix: Sequence[int], step: Processing, size: int | None = None) -> FloatArray:
         """The probabilities themselves, at a tenth of the time, where ``step`` would give them again."""
         probs = self.probs(prefix)[:size]
         return probs if step == Processing() else step(np.log(probs))

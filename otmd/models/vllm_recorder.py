@@ -121,9 +121,7 @@ class _Run:
                 self._recorder.add_step(step=step, **fields)
 
 
-def _record_v1(
-    run: _Run, sample: Callable[..., Any], runner: Any, logits: Any, metadata: Any
-) -> Any:
+def _record_v1(run: _Run, sample: Callable[..., Any], runner: Any, logits: Any, metadata: Any) -> Any:
     """``GPUModelRunner._sample`` of the V1 runner, recorded."""
     requests = list(_read_v1(runner, logits, metadata))
     output = sample(runner, logits, metadata)
@@ -161,9 +159,7 @@ def _read_v1(runner: Any, logits: Any, metadata: Any) -> Iterator[dict[str, Any]
         extra_rows = _numbers(metadata.bonus_logits_indices)
     for index, (start, end) in enumerate(pairwise(np.cumsum([0, *lengths]))):
         values = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p")}
-        settings = {
-            name: value[index].item() for name, value in values.items() if value is not None
-        }
+        settings = {name: value[index].item() for name, value in values.items() if value is not None}
         if sampling.all_greedy:
             settings["temperature"] = 0.0
         q = None if probs is None else {"draft_probs": _numbers(probs[start:end])}
@@ -235,9 +231,7 @@ def _read_v2(
         yield _fields(batch.req_ids[index], of_request, drafts, q, settings)
 
 
-def _fields(
-    request: str, rows: Any, drafts: Any, q: Any, settings: dict[str, Any]
-) -> dict[str, Any]:
+def _fields(request: str, rows: Any, drafts: Any, q: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """The fields of n drafts with n + 1 rows of logits; q is None for drafts that are not sampled."""
     if q is None or settings["temperature"] == 0:
         q = {"draft_ids": drafts[:, None], "draft_probs": np.ones((drafts.size, 1))}

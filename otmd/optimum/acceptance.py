@@ -33,9 +33,7 @@ class OptimalAcceptance:
         A function is called when the subset is first asked for.
     """
 
-    def __init__(
-        self, rate: FloatArray | float, subset: BoolArray | Callable[[], BoolArray]
-    ) -> None:
+    def __init__(self, rate: FloatArray | float, subset: BoolArray | Callable[[], BoolArray]) -> None:
         # A float or an array, as the shapes decide, which no type of an array_like tells.
         self.rate: Any = rate
         self._subset = subset
@@ -109,9 +107,7 @@ def optimal_acceptance(target_probs: ArrayLike, law: laws.DraftLaw) -> OptimalAc
         target = p.copy()
         return _optimum(
             value,
-            lambda: RatioCurve.unchecked(target, drawn.probs).subsets_below(ends[..., None])[
-                ..., 0, :
-            ],
+            lambda: RatioCurve.unchecked(target, drawn.probs).subsets_below(ends[..., None])[..., 0, :],
         )
     every = list(positions(p, law))
     batch = np.broadcast_shapes(p.shape[:-1], law.batch_shape)
@@ -228,9 +224,7 @@ def random_cut(
     return None
 
 
-def best_prefix(
-    target: FloatArray, order: IntArray, contained: FloatArray
-) -> tuple[BoolArray, float]:
+def best_prefix(target: FloatArray, order: IntArray, contained: FloatArray) -> tuple[BoolArray, float]:
     """The smallest best cut among the prefixes of an order (V,) of the tokens, and p(H) − g(H).
 
     p need not sum to 1; ``contained`` (V + 1,) is g of each prefix.

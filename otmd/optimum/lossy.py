@@ -122,9 +122,7 @@ class LossyFrontier:
     def _budget(self, budget: ArrayLike) -> FloatArray:
         return _between("budget", budget, 1.0 if self.divergence == "leniency" else 0.0, np.inf)
 
-    def _each(
-        self, values: ArrayLike, answer: Callable[[_TautString, float], float]
-    ) -> FloatArray | float:
+    def _each(self, values: ArrayLike, answer: Callable[[_TautString, float], float]) -> FloatArray | float:
         out = np.vectorize(answer, otypes=[np.float64])(self._strings, values)
         return out if out.shape else float(out)
 

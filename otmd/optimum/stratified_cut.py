@@ -56,8 +56,7 @@ def stratified_cut(target: FloatArray, slots: Slots) -> StratifiedCut:
     """The best cut of one draft from each of disjoint slots, at a position; p (V,) need not sum to 1."""
     grouped = target[slots.tokens]
     curves = [
-        BlockedCurve(grouped[first:end], slots.probs[first:end], [1])
-        for first, end in pairwise(slots.starts)
+        BlockedCurve(grouped[first:end], slots.probs[first:end], [1]) for first, end in pairwise(slots.starts)
     ]
     while True:
         sizes, ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])
@@ -76,9 +75,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
     (n,), its p − g, and a mask of blocks for each curve.
     """
     starts = np.cumsum([0, *(x.low.size + 1 for x in blocks)])
-    low, single, sums = (
-        np.concatenate(parts) for parts in zip(*(x[:3] for x in blocks), strict=True)
-    )
+    low, single, sums = (np.concatenate(parts) for parts in zip(*(x[:3] for x in blocks), strict=True))
     ends, edges, single = _ends_of(low, single, sums, starts)
     lowest = np.empty(edges.size)
     best = scan(ends, lowest)
@@ -90,8 +87,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
         marked[first : end + 1] = lowest[first : end + 1] <= least + SLACK
     # The ends of a curve are its start, and then the end of each block.
     unsure = [
-        marked[first + 1 : end] & ~x.single
-        for (first, end), x in zip(pairwise(starts), blocks, strict=True)
+        marked[first + 1 : end] & ~x.single for (first, end), x in zip(pairwise(starts), blocks, strict=True)
     ]
     value = float(ends.target[best].sum() - ends.draft[best].prod())
     return best - starts[:-1], edges[best], value, unsure

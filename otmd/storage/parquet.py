@@ -89,9 +89,7 @@ def read_columns(path: Path, texts: Sequence[str] = ()) -> dict[str, np.ndarray]
                     is_text = field.name in texts and field.type == text
                     if not (is_text or pa.types.is_primitive(field.type)):
                         kind = shortened(field.type)
-                        raise ValueError(
-                            f"{path}: {shortened(field.name)}: got {kind}, expected numbers"
-                        )
+                        raise ValueError(f"{path}: {shortened(field.name)}: got {kind}, expected numbers")
                 table = stored.read(use_threads=False)
                 if any(column.null_count for column in table.columns):
                     raise ValueError(f"{path}: got rows without a value")

@@ -160,8 +160,7 @@ class Store(Generic[Part]):
         except (ValueError, TypeError) as error:
             reason = files.shortened(error, _LONGEST_VALUE)
             return (
-                f"was begun by a run whose {self._record.name} is torn or was not written by otmd "
-                f"({reason})"
+                f"was begun by a run whose {self._record.name} is torn or was not written by otmd ({reason})"
             )
         # Settings of a run that stored nothing yet do not matter.
         differing = _differences(stored, self._description) if self._begun() else []

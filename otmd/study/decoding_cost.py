@@ -211,9 +211,7 @@ def _depths(acceptance: list[float]) -> str:
     return " ".join(shown + ["…"] * (len(acceptance) > SHOWN_DEPTHS)) or "·"
 
 
-def draw_decoding(
-    costs: Sequence[DecodingCost], paths: Sequence[str | Path], source: str = ""
-) -> list[Path]:
+def draw_decoding(costs: Sequence[DecodingCost], paths: Sequence[str | Path], source: str = "") -> list[Path]:
     """Draw milliseconds per token by stage, one bar for each way of decoding.
 
     Parameters

@@ -49,9 +49,7 @@ class Estimate(NamedTuple):
             return cls(float(values[0]), None, None)
         quantile = float(stdtrit(prompts - 1, 0.5 + CONFIDENCE / 2))
         low, high = (values if bound is None else bound for bound in (low, high))
-        below, above = (
-            quantile * float(np.sqrt((prompts - 1) * bound[1:].var())) for bound in (low, high)
-        )
+        below, above = (quantile * float(np.sqrt((prompts - 1) * bound[1:].var())) for bound in (low, high))
         return cls(float(values[0]), float(low[0]) - below, float(high[0]) + above)
 
     def columns(self, name: str, ends: str = "") -> dict[str, float | None]:

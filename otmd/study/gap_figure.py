@@ -95,9 +95,7 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
                 axes.set_title(law_label(law).replace(" ", "\n"), pad=16)
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
         _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
-    figure.supxlabel(
-        "number of drafts n; the scale of gaps is linear to 2 pp, logarithmic above", fontsize=8
-    )
+    figure.supxlabel("number of drafts n; the scale of gaps is linear to 2 pp, logarithmic above", fontsize=8)
     figure.suptitle("How far each verifier stays below the optimum", fontsize=9, fontweight="bold")
     low, high = drawn["gap_low"].to_numpy().min(), drawn["gap_high"].to_numpy().max()
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
@@ -106,9 +104,7 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
     # The highest tick must not touch the words over the panel.
     top = max(top, *(1.5 * tick for tick in TICKS if tick <= top))
     panels[0, 0].set_ylim(min(low, 0) - 0.4, top)
-    handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()
-    ]
+    handles = [Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()]
     lines = -(-len(looks) // MOST_IN_A_LINE)
     names = [verifier_label(name) for name in looks]
     figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
@@ -144,6 +140,4 @@ def _panel(axes: Axes, rows: pl.DataFrame, looks: dict[str, style.Mark], counts:
 
 def _above(axes: Axes, x: float, text: str, coordinates: Any, ha: Any) -> None:
     offset: dict[str, Any] = {"xytext": (0, 3), "textcoords": "offset points"}
-    axes.annotate(
-        text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=style.QUIET
-    )
+    axes.annotate(text, (x, 1.0), xycoords=coordinates, **offset, ha=ha, fontsize=7, color=style.QUIET)

@@ -72,9 +72,7 @@ def read_latency(path: Path, budget: int, context: int | None = None, requests: 
         if not 0.0 <= verification < np.inf:
             raise ValueError(f"verification is {verification}")
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-        raise ValueError(
-            f"{path}: no latency table ({error!r}), expected {TABLE_EXAMPLE}"
-        ) from error
+        raise ValueError(f"{path}: no latency table ({error!r}), expected {TABLE_EXAMPLE}") from error
     times = {name: _for_requests(name, by_number, requests) for name, by_number in tables.items()}
     for name, most in (("target", budget + 1), ("draft", budget)):
         reached, _ = times[name][-1]
@@ -136,9 +134,7 @@ def _call(model: Any, size: int, context: int) -> float:
     """Median seconds of a call that reads so many tokens below a text, once warm."""
     from otmd.models.continuations import continuations
 
-    text = continuations(
-        model, np.random.default_rng(0).integers(model.vocab_size, size=context).tolist()
-    )
+    text = continuations(model, np.random.default_rng(0).integers(model.vocab_size, size=context).tolist())
     seconds = []
     # As in a step: the last token that was emitted, and drafts below it. The first call reads the text.
     drafts = [(token,) for token in range(size - 1)]

@@ -53,9 +53,7 @@ TOGETHER = 4
 """So many prompts are read together before a single step."""
 
 RESULT = "plan.parquet"
-LAYOUT = Layout(
-    read_parquet, pattern=r"part-\d+", record="plan.json", result=RESULT, subfolder="parts"
-)
+LAYOUT = Layout(read_parquet, pattern=r"part-\d+", record="plan.json", result=RESULT, subfolder="parts")
 SCHEMA: dict[str, Any] = {
     **{"domain": str, "prompt_id": str, "law": str, "tree": str, "rule": str},
     **{"tokens": float, "bound": float, "steps": int},
@@ -163,9 +161,7 @@ def plan_table(
 
 
 @cache
-def loaded_pair(
-    target: str, draft: str, prompts: tuple[Prompt, ...]
-) -> tuple[LanguageModel, Draft]:
+def loaded_pair(target: str, draft: str, prompts: tuple[Prompt, ...]) -> tuple[LanguageModel, Draft]:
     """Both models of a process; an n-gram draft is fitted on texts that are not among the prompts."""
     # A finished run is read without torch.
     import torch
@@ -224,9 +220,7 @@ def _rows(
             for j, (way, name) in enumerate(named):
                 reader = i * copies + min(j, copies - 1)
                 choices = Sampled(np.random.default_rng(seeds))
-                walks.append(
-                    Walk(way.make, way.rules[name], targets[reader], drafts[reader], choices)
-                )
+                walks.append(Walk(way.make, way.rules[name], targets[reader], drafts[reader], choices))
         by_walk = take_steps(walks, num_steps, left_out, stops)
         for ((prompt, _), (way, name)), sums in zip(product(at, named), by_walk, strict=True):
             about = {"domain": prompt.domain, "prompt_id": prompt.id}

@@ -39,9 +39,7 @@ MEASURES = {
     "gap": ("gap", "gap_low", "gap_high"),
 }
 LAW_ORDER = [law.__name__ for law in DEFAULT_LAWS]
-VERIFIER_ORDER = [
-    name for entry in VERIFIERS.values() for name in (entry.class_name, *entry.reported_names)
-]
+VERIFIER_ORDER = [name for entry in VERIFIERS.values() for name in (entry.class_name, *entry.reported_names)]
 LITERATURE = {"KSequential": "K-SEQ", "SpecHub": "SpecHub"}
 # Characters of the columns of n and α*, and of a verifier.
 FIRST_COLUMNS, VERIFIER_COLUMN = 18, 21
@@ -149,9 +147,7 @@ def worth_showing(table: pl.DataFrame) -> pl.DataFrame:
 def comparable(table: pl.DataFrame) -> pl.DataFrame:
     """The rows with a rate, at each law's largest number of drafts, with those of ``Optimal``."""
     rated = worth_showing(table.filter(pl.col("rate").is_not_null()))
-    return with_optimal(
-        rated.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law"))
-    )
+    return with_optimal(rated.filter(pl.col("num_drafts") == pl.col("num_drafts").max().over("law")))
 
 
 def recommend(table: pl.DataFrame) -> list[str]:

@@ -29,9 +29,7 @@ LawFactory = Callable[[np.ndarray, int], DraftLaw]
 Key = tuple[str, int, str]
 Rates = dict[str, Any]
 
-DEFAULT_LAWS: tuple[LawFactory, ...] = tuple(
-    entry.load() for entry in LAWS.values() if entry.measured
-)
+DEFAULT_LAWS: tuple[LawFactory, ...] = tuple(entry.load() for entry in LAWS.values() if entry.measured)
 DEFAULT_VERIFIERS: tuple[type[Verifier], ...] = tuple(
     entry.load() for entry in VERIFIERS.values() if entry.measured
 )
@@ -87,8 +85,7 @@ def make_settings(
     """Check the settings, and find which verifiers serve which laws; ValueError if none does."""
     named_laws = _named("laws", laws, LAWS)
     named_verifiers = tuple(
-        (name, as_verifier(rule, "verifiers"))
-        for name, rule in _named("verifiers", verifiers, VERIFIERS)
+        (name, as_verifier(rule, "verifiers")) for name, rule in _named("verifiers", verifiers, VERIFIERS)
     )
     counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
@@ -135,9 +132,7 @@ def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     return drafts
 
 
-def _serving(
-    drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]
-) -> tuple[tuple[str, Verifier], ...]:
+def _serving(drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]) -> tuple[tuple[str, Verifier], ...]:
     """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
     structure = drafts.position_structure
     serving: dict[str, Verifier] = {}
@@ -158,9 +153,7 @@ def _load(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
     return entry.load()
 
 
-def _named(
-    argument: str, entries: object, registry: Mapping[str, Entry]
-) -> tuple[tuple[str, Any], ...]:
+def _named(argument: str, entries: object, registry: Mapping[str, Entry]) -> tuple[tuple[str, Any], ...]:
     """Pairs (name, object) of one entry or several: names of the registry, objects or such pairs."""
     if isinstance(entries, str) or not isinstance(entries, Iterable):
         entries = [entries]

@@ -180,8 +180,7 @@ def read_chunk(dataset: Dataset, settings: Settings, device: str | None, run: ra
     computed: list[list[dict[Key, Rates]]] = [[{}] * len(run) for _ in settings.processing]
     if device is not None:
         computed = [
-            device_rates(settings, target, draft, dataset.kind, step, device)
-            for step in settings.processing
+            device_rates(settings, target, draft, dataset.kind, step, device) for step in settings.processing
         ]
     return Chunk([dataset.positions[i] for i in run], target, draft, dataset.kind, computed)
 

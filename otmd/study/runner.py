@@ -124,8 +124,7 @@ def frame(rows: Sequence[Any], **options: Any) -> pl.DataFrame:
         return pl.DataFrame(rows, **options)
     arrived: list[int] = []
     handlers = {
-        number: signal.signal(number, lambda number, _: arrived.append(number))
-        for number in INTERRUPTS
+        number: signal.signal(number, lambda number, _: arrived.append(number)) for number in INTERRUPTS
     }
     try:
         return pl.DataFrame(rows, **options)
@@ -142,9 +141,7 @@ def _compiled(work: Work[Job], job: tuple[str, Job]) -> tuple[str, pl.DataFrame]
         return job[0], work(job[1])
 
 
-def run_jobs(
-    function: Callable[[Any], Any], jobs: Iterable[Any], workers: int
-) -> Generator[Any, None, None]:
+def run_jobs(function: Callable[[Any], Any], jobs: Iterable[Any], workers: int) -> Generator[Any, None, None]:
     """Yield the function's result for each job as it finishes, in any order.
 
     Jobs are drawn as workers become free. One worker is this process. RuntimeError for a worker process that

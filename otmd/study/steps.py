@@ -62,17 +62,14 @@ def take_steps(
     going = list(range(len(walks)))
     for number in range(num_steps):
         groups = [
-            list(group)
-            for _, group in groupby(going, lambda i: (id(walks[i].make), id(walks[i].target)))
+            list(group) for _, group in groupby(going, lambda i: (id(walks[i].make), id(walks[i].target)))
         ]
         drawn = []
         for walk in (walks[group[0]] for group in groups):
             context = Context(walk.target, walk.make(walk.draft))
             drawn.append((context, context.law.draft_tree(context, walk.choices)))
         firsts = (walks[group[0]] for group in groups)
-        read_trees(
-            [(tree, at.target, at.draft) for at, (_, tree) in zip(firsts, drawn, strict=True)]
-        )
+        read_trees([(tree, at.target, at.draft) for at, (_, tree) in zip(firsts, drawn, strict=True)])
         for group in groups:
             context, tree = drawn.pop(0)
             bound = _bound(context, tree) if number >= left_out else None

@@ -125,8 +125,7 @@ class Table(NamedTuple):
         percent = 100.0 * (cells - ticks[0]) / (ticks[-1] - ticks[0])
         shares = np.linspace(0.0, 100.0, len(ticks))
         labels = "".join(
-            f'<s style="left:{share:.1f}%">{tick:g}</s>'
-            for share, tick in zip(shares, ticks, strict=True)
+            f'<s style="left:{share:.1f}%">{tick:g}</s>' for share, tick in zip(shares, ticks, strict=True)
         )
         lines = re.sub(">[^<]*</s>", "></s>", labels)
         name = escape(interval[0].replace("\n", ", "))
@@ -166,9 +165,7 @@ def markdown_page(heading: str, said: Sequence[str], tables: Sequence[Table]) ->
     return "\n\n".join([*texts, *(table.to_markdown() for table in tables)]) + "\n"
 
 
-def html_page(
-    heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]
-) -> str:
+def html_page(heading: str, said: Sequence[str], tables: Sequence[Table], about: Mapping[str, str]) -> str:
     """A self-contained HTML page: sentences, the first in larger type, tables, and ``about`` as a list."""
     parts = [f"<h1>{escape(heading)}</h1>"]
     parts += [f"<p{' class=lead' * (i == 0)}>{escape(text)}</p>" for i, text in enumerate(said)]

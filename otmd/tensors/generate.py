@@ -278,9 +278,7 @@ class Text:
         self.with_dict = config.return_dict_in_generate
         self.finished = False
         self.outputs: dict[str, Any] = {
-            name: ()
-            for name in ("scores", "logits")
-            if self.with_dict and getattr(config, f"output_{name}")
+            name: () for name in ("scores", "logits") if self.with_dict and getattr(config, f"output_{name}")
         }
         if streamer is not None:
             streamer.put(ids.cpu())
@@ -339,9 +337,7 @@ def check_call(ids: Tensor, processors: Any, config: Any, inputs: dict[str, Any]
         raise _wrong("position_ids", "others", "0, 1, … of the tokens")
     cache = given.get("cache", given.get("past_key_values"))
     if cache is not None and cache.get_seq_length() > 0:
-        raise _wrong(
-            "past_key_values", "a cache that holds tokens", "none: the prompt is read here"
-        )
+        raise _wrong("past_key_values", "a cache that holds tokens", "none: the prompt is read here")
     usual = vars(GenerationConfig()) | GenerationConfig._get_default_generation_params()
     for name in sorted(usual.keys() - SERVED):
         value = getattr(config, name, None)

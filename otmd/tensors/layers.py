@@ -525,9 +525,7 @@ def to_links(root_tokens: Tensor, levels: Sequence[Level]) -> LinkedTree:
     # Drafts after one node are next to each other.
     child = torch.full((batch, size + 1), size, device=device)
     child = child.scatter_reduce(1, parent, row, "amin")[:, :num_above]
-    child = torch.nn.functional.pad(
-        torch.where(child < size, child, -1), (0, size - num_above), value=-1
-    )
+    child = torch.nn.functional.pad(torch.where(child < size, child, -1), (0, size - num_above), value=-1)
     is_next = exists[:, 1:] & (parent[:, 1:] == parent[:, :-1])
     sibling = torch.nn.functional.pad(torch.where(is_next, row[:, 1:], -1), (1, 1), value=-1)
 
@@ -573,9 +571,7 @@ def from_links(tree: LinkedTree, quotas: Sequence[int]) -> list[Level]:
     parent = source(tree.retrieve_next_token).gather(1, head)
     levels, above, first = [], 0, 1
     for quota in quotas:
-        tokens, slots, inclusion = (
-            x[:, above:first] for x in (tree.tokens, tree.slots, tree.inclusion)
-        )
+        tokens, slots, inclusion = (x[:, above:first] for x in (tree.tokens, tree.slots, tree.inclusion))
         width, k = tokens.shape[1:]
         drafted, node = (x[:, first : first + quota, None] for x in (tree.candidates, parent))
         index = (node - above).clamp(0, width - 1).expand(-1, -1, k)

@@ -185,9 +185,7 @@ def _checked_pair(target_probs: Any, draft_logits: Any, validate: bool) -> tuple
     return p, log_q
 
 
-def _checked_text(
-    p: Tensor, tokens: Tensor, num_drafts: int | Sequence[int], validate: bool
-) -> list[int]:
+def _checked_text(p: Tensor, tokens: Tensor, num_drafts: int | Sequence[int], validate: bool) -> list[int]:
     """The number of drafts after the nodes of each level."""
     if p.ndim < 2:
         raise wrong("target_probs", f"shape {tuple(p.shape)}", "(…, L, V)")

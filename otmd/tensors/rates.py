@@ -132,9 +132,7 @@ def _accumulated(mass: Tensor, order: Tensor) -> Tensor:
     return sums.flatten(-2)[..., :vocab_size]
 
 
-def greedy_rates(
-    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
-) -> Tensor:
+def greedy_rates(target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True) -> Tensor:
     """Acceptance rates of the greedy coupling for 1 … n greedy drafts, each of them α*; SpecHub's for 2.
 
     p(Top) + Σ_{y∉Top} min(p(y), q(y)/(1 − q(Top))), where Top is the n − 1 most likely tokens of q, ties to
@@ -179,9 +177,7 @@ def greedy_rates(
     return torch.stack(rates, dim=-1)
 
 
-def target_only_rates(
-    target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True
-) -> Tensor:
+def target_only_rates(target_probs: Any, draft_probs: Any, num_drafts: int, validate: bool = True) -> Tensor:
     """Acceptance rates of TargetOnly for 1 … n drafts with replacement: Σ p(y)(1 − (1 − q(y))^n).
 
     Parameters

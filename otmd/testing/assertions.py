@@ -82,9 +82,7 @@ def assert_lossless(
         report = enumerated(verifier, target_probs, law, tol)
     else:
         batched = returns == "tokens"
-        report = losslessness(
-            verifier, target_probs, law, num_samples, false_alarm, batched=batched, rng=rng
-        )
+        report = losslessness(verifier, target_probs, law, num_samples, false_alarm, batched=batched, rng=rng)
     if report.faulty:
         raise AssertionError(str(report))
 

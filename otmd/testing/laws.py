@@ -219,9 +219,7 @@ def _check_axes_of_law(law: DraftLaw, rng: np.random.Generator) -> None:
             agree(f"{name} of {law!r} at {index}", values[at], alone[name], SAME)
 
 
-def _values(
-    law: DraftLaw, target: FloatArray, subsets: BoolArray, tokens: IntArray
-) -> dict[str, np.ndarray]:
+def _values(law: DraftLaw, target: FloatArray, subsets: BoolArray, tokens: IntArray) -> dict[str, np.ndarray]:
     best = optimal_acceptance(target, law)
     return {
         "inclusion_probs": law.inclusion_probs(),

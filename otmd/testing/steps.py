@@ -158,9 +158,7 @@ def _after_prefixes(
             yield _largest(f"request {request}, after {text + prefix}, token", count, probs)
 
 
-def _together(
-    target: Model, batch: list[Prefix], emitted: list[list[Prefix]]
-) -> Iterator[Deviation]:
+def _together(target: Model, batch: list[Prefix], emitted: list[list[Prefix]]) -> Iterator[Deviation]:
     """The pair of first tokens that deviates most from independence, for every two requests."""
     firsts = np.array([[tokens[0] for tokens in call] for call in emitted])
     probs = [next_probs("target", target, prefix) for prefix in batch]

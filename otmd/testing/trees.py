@@ -237,9 +237,7 @@ def _dependent(draft_probs: FloatArray, num_drafts: int) -> Joint:
     """Drafts y, y + 1, …, modulo V, that have nothing to do with the draft model but their number."""
     size = draft_probs.size
     first = np.arange(size)
-    return Joint(
-        (first[:, None] + np.arange(num_drafts)) % size, (first + 1) / (first + 1).sum(), size
-    )
+    return Joint((first[:, None] + np.arange(num_drafts)) % size, (first + 1) / (first + 1).sum(), size)
 
 
 Row = Callable[[FloatArray, np.random.Generator], FloatArray]

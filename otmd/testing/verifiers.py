@@ -197,9 +197,7 @@ def _enumerated_rate(verifier: Verifier, law: DraftLaw, target: FloatArray, wher
     return rate
 
 
-def _check_decisions(
-    verifier: Verifier, law: DraftLaw, target: FloatArray, rng: np.random.Generator
-) -> None:
+def _check_decisions(verifier: Verifier, law: DraftLaw, target: FloatArray, rng: np.random.Generator) -> None:
     """Samples of verify follow the target, are accepted as often as the bounds say, and name their draft."""
     where = f"verify of {verifier!r} for {law!r} and the target {target.tolist()}"
     audit = losslessness(verifier, target, law, NUM_SAMPLES, FALSE_ALARM * 3, rng=rng)

@@ -101,9 +101,7 @@ def build_program(problem: TransportProblem, form: str = "compact") -> LinearPro
     if form not in FORMS:
         raise wrong("form", repr(form), f"one of {', '.join(FORMS)}")
     if form == "full" and (pairs := problem.num_sets * problem.vocab_size) > _MOST_PAIRS:
-        raise wrong(
-            "form", f"'full', which has {pairs} variables", "a smaller form, such as 'compact'"
-        )
+        raise wrong("form", f"'full', which has {pairs} variables", "a smaller form, such as 'compact'")
     return _BUILDS[form](problem)
 
 

@@ -78,9 +78,7 @@ class SolverAnswer:
     iterations: int = 0
 
 
-def certify(
-    program: LinearProgram, values: FloatArray, row_duals: FloatArray
-) -> OptimalityCertificate:
+def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> OptimalityCertificate:
     """Certify variables and row multipliers of the minimisation: infinite for a wrong shape or NaN."""
     fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
     if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):

@@ -55,9 +55,7 @@ def solve_highs(
     indices = np.asarray(matrix.indptr, np.int32), np.asarray(matrix.indices, np.int32)
     entries, continuous = np.asarray(matrix.data, np.float64), np.zeros(size, np.int32)
     shape = size, rows[0].size, matrix.nnz
-    highs.passModel(
-        *shape, _COLUMNWISE, _MINIMISE, 0.0, *columns, *rows, *indices, entries, continuous
-    )
+    highs.passModel(*shape, _COLUMNWISE, _MINIMISE, 0.0, *columns, *rows, *indices, entries, continuous)
     highs.run()
     ended, info = highs.getModelStatus(), highs.getInfo()
     status, detail = _HIGHS_STATUS.get(ended, "failed"), highs.modelStatusToString(ended)
@@ -80,9 +78,7 @@ def _modeling_package(name: str) -> Any:
 _CVXPY_STATUS = {"infeasible": "infeasible", "unbounded": "unbounded", "user_limit": "time limit"}
 
 
-def solve_cvxpy(
-    program: LinearProgram, method: str | None, options: Mapping[str, object]
-) -> SolverAnswer:
+def solve_cvxpy(program: LinearProgram, method: str | None, options: Mapping[str, object]) -> SolverAnswer:
     """Solve a program by cvxpy with the solver that ``method`` names, by default Clarabel."""
     cvxpy = _modeling_package("cvxpy")
     name = method or "CLARABEL"
@@ -127,9 +123,7 @@ NETWORKX_METHODS = (
 )
 
 
-def solve_dinic(
-    problem: TransportProblem, method: str | None, options: Mapping[str, object]
-) -> SolverAnswer:
+def solve_dinic(problem: TransportProblem, method: str | None, options: Mapping[str, object]) -> SolverAnswer:
     """Maximum flow by the compiled kernel of this package (Dinic's algorithm, in floating point)."""
     if method is not None or options:
         raise ValueError("method, options: solver='dinic' takes none")

@@ -95,9 +95,7 @@ class GrownLaw(TreeLaw):
 
     by_prefix = False
 
-    def __init__(
-        self, draft_model: Model, depth: int, law: Callable[[FloatArray, int], DraftLaw]
-    ) -> None:
+    def __init__(self, draft_model: Model, depth: int, law: Callable[[FloatArray, int], DraftLaw]) -> None:
         self.draft_model = draft_model
         self.depth = depth
         self.law = law
@@ -217,9 +215,7 @@ class AdaptiveTree(GrownLaw):
                     level |= leaves[prefix].reaches_below(prefix, node)
 
 
-def _validate_counts(
-    counts: Mapping[Prefix, int], leaves: Mapping[Prefix, Leaf], quota: int
-) -> None:
+def _validate_counts(counts: Mapping[Prefix, int], leaves: Mapping[Prefix, Leaf], quota: int) -> None:
     for prefix, count in counts.items():
         if prefix not in leaves:
             raise wrong("num_drafts", prefix, "a node of the level")

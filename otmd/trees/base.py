@@ -56,9 +56,7 @@ class TableModel:
                 raise wrong(f"tables[{d}]", f"the shape {table.shape}", expected)
 
     @classmethod
-    def random(
-        cls, vocab_size: int, order: int, concentration: float = 1.0, *, rng: RngLike = None
-    ) -> Self:
+    def random(cls, vocab_size: int, order: int, concentration: float = 1.0, *, rng: RngLike = None) -> Self:
         """Draw every row from a Dirichlet distribution.
 
         Parameters
@@ -171,9 +169,7 @@ class Context:
         self.draft = cache(partial(next_probs, "draft_model", law.draft_model))
         self.node_law = cache(lambda prefix, state: me._node_law(prefix, state))
         self.rule = cache(
-            lambda verifier, prefix, state: verifier.prepare(
-                me.target(prefix), me.node_law(prefix, state)
-            )
+            lambda verifier, prefix, state: verifier.prepare(me.target(prefix), me.node_law(prefix, state))
         )
 
     def _target(self, prefix: Prefix) -> FloatArray:

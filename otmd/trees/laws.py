@@ -118,9 +118,7 @@ def budget_shape(rank_rates: ArrayLike, budget: int, depth: int) -> Shape:
     return _best_shape(lambda _: ranks, budget, depth)
 
 
-def _best_shape(
-    children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int
-) -> Shape:
+def _best_shape(children: Callable[[Prefix], list[tuple[int, float]]], budget: int, depth: int) -> Shape:
     """The shape of the ``budget`` nodes that are reached with the largest probabilities, or of all nodes.
 
     A node is the tuple of the ids that lead to it. ``children(node)`` lists the ids below a node with their

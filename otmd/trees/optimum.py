@@ -84,9 +84,7 @@ def optimal_block_efficiency(target_model: Model, law: TreeLaw) -> SequenceOptim
         raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
     certificate = lp.certify(program, answer.values, answer.row_duals)
     if certificate.worst > lp.TOLERANCE:
-        raise lp.SolverError(
-            f"the sequence-level program's solution fails the check: {certificate}"
-        )
+        raise lp.SolverError(f"the sequence-level program's solution fails the check: {certificate}")
     return SequenceOptimum(float(program.objective @ answer.values), certificate)
 
 
@@ -105,9 +103,7 @@ def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
     A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
     """
     law, ordered = context.law, sorted(trees, key=sorted)
-    columns = [
-        (row, emitted) for row, tree in enumerate(ordered) for emitted in _emittable(context, tree)
-    ]
+    columns = [(row, emitted) for row, tree in enumerate(ordered) for emitted in _emittable(context, tree)]
     sequences = _continuations(context, ())
     number = {sequence: len(trees) + i for i, sequence in enumerate(sequences)}
     rows = []
@@ -159,6 +155,4 @@ def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
 
 def _prob(context: Context, prefix: Prefix, more: Prefix) -> float:
     """M(more | prefix), the target's probability of the tokens ``more`` after a prefix."""
-    return math.prod(
-        float(context.target((*prefix, *more[:i]))[token]) for i, token in enumerate(more)
-    )
+    return math.prod(float(context.target((*prefix, *more[:i]))[token]) for i, token in enumerate(more))

@@ -222,9 +222,7 @@ class Traversal(BottomUp):
     def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
         return self._stops((), 1.0, context, tree)
 
-    def _stops(
-        self, prefix: Prefix, prob: float, context: Context, tree: DraftTree
-    ) -> Iterator[Stop]:
+    def _stops(self, prefix: Prefix, prob: float, context: Context, tree: DraftTree) -> Iterator[Stop]:
         """The stops at a prefix and below; ``prob`` is that of any, given the drafts down to the prefix."""
         target = context.target(prefix)
         node = tree.node(prefix)

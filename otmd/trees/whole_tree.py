@@ -135,9 +135,7 @@ class SubtreeVerification(BottomUp):
     def stops(self, context: Context, tree: DraftTree) -> Iterator[Stop]:
         return self._stops((), 1.0, context, tree)
 
-    def _stops(
-        self, prefix: Prefix, score: float, context: Context, tree: DraftTree
-    ) -> Iterator[Stop]:
+    def _stops(self, prefix: Prefix, score: float, context: Context, tree: DraftTree) -> Iterator[Stop]:
         layer = SweptLayer(self, context, tree, {prefix: score})
         for child, accept in layer.children_in_order():
             yield from self._stops(child, accept, context, tree)
@@ -259,9 +257,7 @@ class SweptLayer(Layer):
     def _children(self) -> list[Prefix]:
         """The child of each draft, those of the first node first."""
         return [
-            (*self.nodes[i], token)
-            for i, node in self._drafting.items()
-            for token in node.tokens.tolist()
+            (*self.nodes[i], token) for i, node in self._drafting.items() for token in node.tokens.tolist()
         ]
 
 
@@ -310,9 +306,7 @@ def _prepared(rule: LayerVerification, target: FloatArray, law: DraftLaw) -> Pre
     verifier = rule.verifier
     assert verifier is not None
     if not verifier.supports(law):
-        raise UnsupportedLaw(
-            f"{rule!r}: got drafts of {law!r}, expected drafts that {verifier!r} serves"
-        )
+        raise UnsupportedLaw(f"{rule!r}: got drafts of {law!r}, expected drafts that {verifier!r} serves")
     wider = WithStructure(law.position_structure.widened(target.size))
     return verifier.prepare(target, wider)
 

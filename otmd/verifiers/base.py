@@ -246,8 +246,7 @@ class Verifier(ABC):
 
             names = ", ".join(type(verifier).__name__ for verifier in verifiers_serving(law))
             raise UnsupportedLaw(
-                f"{type(self).__name__} does not serve {law!r}; {names} "
-                f"{'do' if ',' in names else 'does'}"
+                f"{type(self).__name__} does not serve {law!r}; {names} {'do' if ',' in names else 'does'}"
             )
 
 

@@ -168,9 +168,7 @@ class _CellSweep(Sweep):
 
     def improved(self) -> "_CellSweep":
         """The sweep after a turn more for the tokens that were thinned."""
-        return _CellSweep(
-            self._cells, self._levels, self._turn_by_cell + (self.left_by_cell == 0.0)
-        )
+        return _CellSweep(self._cells, self._levels, self._turn_by_cell + (self.left_by_cell == 0.0))
 
     def gap(self) -> float:
         """Π_j s_j − [g(H) − p(H)], H the thinned tokens: an upper bound of α* less the rate."""
@@ -214,9 +212,7 @@ class _CellSweep(Sweep):
         cell = (turn * self._others.shape[1] + level) * num_rows + num_rows - 1 - rows
         return cell * self.slots.num_drafts + slots, accept, np.minimum(left, others * probs)
 
-    def _left_before(
-        self, rows: IntArray, turn: IntArray, level: IntArray, tokens: IntArray
-    ) -> FloatArray:
+    def _left_before(self, rows: IntArray, turn: IntArray, level: IntArray, tokens: IntArray) -> FloatArray:
         """Mass p − a of tokens (m,) before the cells of their rows; those of later rows come before."""
         left = self._target[tokens].copy()
         if self.slots.disjoint:
@@ -311,9 +307,7 @@ def _sweep_cells(probs, edges, offset, levels, copies, turns, left, others, earl
 
 
 @kernel(error_model="numpy")
-def _sweep_cell(
-    left, probs, turns, begin, end, offset, turn, product, s, others, earlier, unaccepted
-):
+def _sweep_cell(left, probs, turns, begin, end, offset, turn, product, s, others, earlier, unaccepted):
     """Sweep the cell of several copies, its slots (m,) in turn; return Π_j s_j after it."""
     low, high, mass = _ratios_of_cell(left, probs, turns, begin, end, offset, turn)
     steps = 0.0

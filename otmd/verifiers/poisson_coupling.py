@@ -125,8 +125,6 @@ class _PreparedCoupling(PreparedVerifier):
         return verdict_of(int(_arrival_times(clocks, self.target).argmin()), ids)
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        raise ValueError(
-            "PoissonCoupling: its output has no closed form given the drafts; draw it by verify"
-        )
+        raise ValueError("PoissonCoupling: its output has no closed form given the drafts; draw it by verify")
 
     residual = accept_probs

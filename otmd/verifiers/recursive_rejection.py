@@ -130,9 +130,7 @@ class _PreparedSlots(PreparedVerifier):
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
         stages = np.arange(draft_tokens.size)
-        return accept_prob(
-            np.array(self.targets)[stages, draft_tokens], self.draft[stages, draft_tokens]
-        )
+        return accept_prob(np.array(self.targets)[stages, draft_tokens], self.draft[stages, draft_tokens])
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]

@@ -32,9 +32,7 @@ _ROUNDING = 1e-14
 _MASS_ROUNDING = 1e-15
 
 
-def rejection_bounds(
-    position: RejectionPosition, num_drafts: int, tol: float
-) -> tuple[float, float]:
+def rejection_bounds(position: RejectionPosition, num_drafts: int, tol: float) -> tuple[float, float]:
     """Guaranteed bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
 
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
@@ -66,9 +64,7 @@ def rejection_bounds(
         count = classes.size.size
         # The work grows with the paths of classes, whatever the size of the vocabulary.
         with input_size(count ** (num_drafts - 3)):
-            least, most, looked = walk_paths(
-                curve, classes, num_drafts, negligible, _MOST_NODES - work
-            )
+            least, most, looked = walk_paths(curve, classes, num_drafts, negligible, _MOST_NODES - work)
         low, high = max(low, least - _ROUNDING), min(high, most + _ROUNDING)
         work += looked
         if high - low <= tol or work >= _MOST_NODES or (equal and negligible == 0.0):

@@ -48,9 +48,7 @@ def test_a_sound_verifier_passes(verifier, law, target):
 def test_every_fault_is_found(control):
     rng = np.random.default_rng(22)
     sampler = audit.sampler_of(control.verifier, rng=rng)
-    report = audit.losslessness(
-        sampler, control.target_probs, control.law, 50_000, batched=True, rng=rng
-    )
+    report = audit.losslessness(sampler, control.target_probs, control.law, 50_000, batched=True, rng=rng)
     assert report.verdict.startswith("not lossless: ")
     assert "token     observed     expected" in str(report)
     assert f"at least {report.total_variation_bound:.4f}" in str(report)
@@ -199,9 +197,7 @@ def test_so_many_samples_find_a_fault_with_that_power(power):
 
 def test_fewer_samples_for_easier_faults():
     def needed(distance, power, alarm):
-        return audit.samples_to_detect(
-            P, LAW, total_variation=distance, power=power, false_alarm=alarm
-        )
+        return audit.samples_to_detect(P, LAW, total_variation=distance, power=power, false_alarm=alarm)
 
     cases = [(0.2, 0.9, 1e-3), (0.02, 0.9, 1e-3), (0.02, 0.99, 1e-3), (0.02, 0.99, 1e-4)]
     numbers = [needed(*case) for case in cases]

@@ -154,9 +154,7 @@ def signs(report: RecordedRunAudit) -> set[str]:
     found |= {f"{name} of 1" for name, value in report.metrics.items() if value == 1}
     assert report.acceptance is not None
     found |= {"acceptance too high"} if report.acceptance.too_high else set()
-    return found | (
-        {"acceptance low"} if report.acceptance.rate < 0.8 * report.acceptance.most else set()
-    )
+    return found | ({"acceptance low"} if report.acceptance.rate < 0.8 * report.acceptance.most else set())
 
 
 # The first engine of each line, and in make test-slow the others.

@@ -67,10 +67,7 @@ RUNS = {
     "impossible drafts": (FAULTS["drafts drawn before a cut"].run(80, 4), "independent"),
     "never drawn": (Engine(num_drafts=2).run(80, 4), "without-replacement"),
     "missing outputs": (
-        [
-            row if i % 5 else row | {"output_token": None}
-            for i, row in enumerate(Engine(depth=2).run(80, 5))
-        ],
+        [row if i % 5 else row | {"output_token": None} for i, row in enumerate(Engine(depth=2).run(80, 5))],
         "with-replacement",
     ),
     "ties": (
@@ -163,9 +160,7 @@ def test_plain_decoding_and_fixed_drafts_are_steps(tmp_path):
     with Recorder(tmp_path / "a", law="fixed") as writer:
         writer.add_step(target_logits=[[0.0, 1.0]], draft_tokens=[], output_tokens=[1])
         logits = [[0.0, 1.0], [1.0, 0.0]]
-        writer.add_step(
-            target_logits=logits, draft_logits=None, draft_tokens=[1], output_tokens=[1, 0]
-        )
+        writer.add_step(target_logits=logits, draft_logits=None, draft_tokens=[1], output_tokens=[1, 0])
     _, found = read_folder(tmp_path / "a")
     columns = (found[name].tolist() for name in ("depth", "num_drafts", "token"))
     assert [*zip(*columns, strict=True)] == [(0, 0, 1), (0, 1, 1), (1, 0, 0)]

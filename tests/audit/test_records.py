@@ -87,8 +87,7 @@ LISTS = {
     "log-probabilities": most_likely(20),
     "without ids": [row | {"target_ids": None, "output_token": 0} for row in most_likely(20)],
     "probabilities": [
-        row | {"target_logits": None, "target_probs": np.exp(row["target_logits"])}
-        for row in most_likely(20)
+        row | {"target_logits": None, "target_probs": np.exp(row["target_logits"])} for row in most_likely(20)
     ],
     "top-p": most_likely(20, target_temperature=0.5, target_top_p=0.9),
     "top-k last": most_likely(

@@ -192,9 +192,7 @@ def test_a_lost_output_rules_out_a_pass():
     rejected = [row["output_token"] not in row.get("draft_tokens", row) for row in whole]
     lost = np.array(rejected) & (rng.random(len(whole)) < 0.1)
     pairs = zip(whole, lost, strict=True)
-    found = recorded_run(
-        [row | {"output_token": -1} if gone else row for row, gone in pairs], bias=0.2
-    )
+    found = recorded_run([row | {"output_token": -1} if gone else row for row, gone in pairs], bias=0.2)
     (event,) = found.events
     assert (event.kind, event.num_rows) == ("output_missing", lost.sum())
     assert event.first_rows == tuple(np.flatnonzero(lost)[:5] + 1)

@@ -79,8 +79,7 @@ WRONG_ROWS = {
     "output_out_of_range": ROW | {"output_token": 3},
     "draft_impossible": ROW | {"draft_tokens": [2]},
     "output_impossible": ROW | {"output_token": 2},
-    "impossible_accepted": ROW
-    | {"draft_probs": [0.5, 0.0, 0.5], "draft_tokens": [2], "output_token": 2},
+    "impossible_accepted": ROW | {"draft_probs": [0.5, 0.0, 0.5], "draft_tokens": [2], "output_token": 2},
     "depth_gap": ROW | {"depth": 2},
 }
 
@@ -171,9 +170,7 @@ def test_a_report_has_no_empty_headings_and_says_how_many_rows_would_do():
     assert "A bias of" not in str(report)
     assert "but 1 row is too few to find a bias of 0.1; about" in audited([ROW]).verdict
     few = audited([ROW] * 10, bias=0.2)
-    assert str(few).startswith(
-        "INCONCLUSIVE: no fault found, but 10 rows are too few to find a bias"
-    )
+    assert str(few).startswith("INCONCLUSIVE: no fault found, but 10 rows are too few to find a bias")
     assert f"about {few.rows_needed:,} would do" in few.verdict
     rng = np.random.default_rng(1)
     tokens = rng.integers(2, size=(few.rows_needed, 2)).tolist()

@@ -98,9 +98,7 @@ def sorted_scan(p: Array, q: Array, n: int) -> float:
 
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("noise", [1e-6, 1.0, 30.0])
-def test_a_large_vocabulary_against_the_sorted_scan(
-    noise: float, curve: type[BlockedCurve]
-) -> None:
+def test_a_large_vocabulary_against_the_sorted_scan(noise: float, curve: type[BlockedCurve]) -> None:
     """Ratios all but equal, and over thirty orders of magnitude; all numbers of drafts at once."""
     p, q = close_pair(50_000, noise, 1)
     counts = range(1, 9)

@@ -44,12 +44,8 @@ def test_rates_in_fractions() -> None:
     for p, q in HOSTILE:
         curve, exact = otmd.RatioCurve(p, q), (*map(reference.exact, (p.tolist(), q.tolist())),)
         expected = [float(reference.rrs_by_curve(*exact, n)) for n in COUNTS]
-        np.testing.assert_allclose(
-            curve.recursive_rejection_rates(COUNTS), expected, rtol=0, atol=1e-14
-        )
-        hits = [
-            float(sum(a * (1 - (1 - b) ** n) for a, b in zip(*exact, strict=True))) for n in COUNTS
-        ]
+        np.testing.assert_allclose(curve.recursive_rejection_rates(COUNTS), expected, rtol=0, atol=1e-14)
+        hits = [float(sum(a * (1 - (1 - b) ** n) for a, b in zip(*exact, strict=True))) for n in COUNTS]
         np.testing.assert_allclose(curve.target_only_rates(COUNTS), hits, rtol=1e-13, atol=1e-300)
     for p, q in LARGE:
         hits = [(p * (1.0 - (1.0 - q) ** n)).sum() for n in COUNTS]

@@ -40,9 +40,7 @@ def answered(example, weights):
     @cache
     def server(drafts: str):
         probabilistic = drafts == "probabilistic"
-        return example.serve(
-            target, None if drafts == "none" else draft, probabilistic=probabilistic
-        )
+        return example.serve(target, None if drafts == "none" else draft, probabilistic=probabilistic)
 
     @cache
     def answers(drafts: str, temperature: float = TEMPERATURE):

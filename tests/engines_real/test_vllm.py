@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.engines,
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: otmd[vllm]"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: otmd[vllm]"),
 ]
 
 
@@ -253,8 +251,6 @@ def install_plugins(folder: Path) -> None:
 
 def test_the_referee_sees_the_fault_of_the_sampler_and_passes_the_repaired_one(tmp_path):
     command = [sys.executable, str(HERE / "vllm_referee.py"), "2000"]
-    done = subprocess.run(
-        command, env=environment(tmp_path), capture_output=True, text=True, timeout=900
-    )
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=900)
     verdicts = [line.split(":")[0] for line in done.stdout.splitlines() if "cases of" in line]
     assert verdicts == ["NOT LOSSLESS", "PASS"], done.stderr[-4000:]

@@ -42,9 +42,7 @@ def write_texts(engine, path: Path, number: int, **settings) -> None:
     vocab_size = engine.model_config.get_vocab_size()
     prompts = [[rng.randrange(vocab_size) for _ in range(8)] for _ in range(number)]
     params = vllm.SamplingParams(max_tokens=40, ignore_eos=True, detokenize=False, **settings)
-    outputs = engine.generate(
-        [{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False
-    )
+    outputs = engine.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
     with path.open("w") as file:
         for prompt, output in zip(prompts, outputs, strict=True):
             row = {"prompt_tokens": prompt, "output_tokens": list(output.outputs[0].token_ids)}
@@ -75,9 +73,7 @@ def in_process(folder: Path) -> None:
     # All start before the first token is recorded, which loads Numba.
     standard = start(**sampled)
     block = start(**sampled, rejection_sample_method="block")
-    custom = start(
-        method="custom_class", model="vllm_proposer.SampledDrafts", num_speculative_tokens=3
-    )
+    custom = start(method="custom_class", model="vllm_proposer.SampledDrafts", num_speculative_tokens=3)
     # The last one, for its drafter loads Numba too. In a small vocabulary, texts repeat themselves.
     lookup = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
     ngram = start("small", **lookup, num_speculative_tokens=3)

@@ -33,8 +33,7 @@ def test_both_bounds_hold_for_laws(cut):
     held_out = pairs(60, rng, cut=cut)
     plain, fitted = bounds(pairs(60, rng, cut=cut), held_out)
     rates = [
-        [float(otmd.optimal_acceptance(p, otmd.Stratified(q, n)).rate) for n in COUNTS]
-        for p, q in held_out
+        [float(otmd.optimal_acceptance(p, otmd.Stratified(q, n)).rate) for n in COUNTS] for p, q in held_out
     ]
     # If q > 1/n for a token, its inclusion in strata is not quite the capped proportional one.
     assert (np.mean(rates, axis=0) <= plain + 0.005).all()

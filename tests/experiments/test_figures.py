@@ -26,9 +26,7 @@ QUICK = ("choice", "theory_cut")
 SLOW = [name for name in [*FIGURES, "gaps", *THEORY] if name not in QUICK]
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
-)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
     figure, options = tmp_path / "figure.png", []
     command = f"python -m paper_figures {name}"

@@ -31,6 +31,4 @@ def test_the_table(tmp_path, capsys, monkeypatch) -> None:
     assert (table["token level"] <= table["best layerwise rule"]).all()
     assert (table["best layerwise rule"] <= table["optimum"] + 1e-7).all()
     lacks = 1000 * (table["optimum"] - table["token level"]).mean()
-    assert (
-        f"| strata 2×1 | {table['optimum'].mean():.3f} | {lacks:.2f} |" in capsys.readouterr().out
-    )
+    assert f"| strata 2×1 | {table['optimum'].mean():.3f} | {lacks:.2f} |" in capsys.readouterr().out

@@ -127,9 +127,7 @@ def test_numbers_of_texts_add_up():
     models = lossy_texts.Models(Same(np.log(p)), Same(np.log(q)), frozenset())
     ways, rng = every_way(), np.random.default_rng(0)
     texts = lossy_texts.written(models, ways, otmd.Processing(), 40, rng)
-    rows = {
-        (row["rule"], row["drafts"], row["num_drafts"]): row for row in rules.position_rows(p, q)
-    }
+    rows = {(row["rule"], row["drafts"], row["num_drafts"]): row for row in rules.position_rows(p, q)}
     for way, text in zip(ways, texts, strict=True):
         row = rows[way.rule, way.drafts, way.num_drafts]
         expected = [row[name] for name in lossy_texts.MEASURED[:-1]]

@@ -54,9 +54,7 @@ def test_every_answer_has_a_time_and_is_drawn(tmp_path: Path) -> None:
 def test_giving_up_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     # Half a second may be too short for this solver on a busy machine: here nobody gives up for time.
     flow = [
-        peer
-        for peer in list_peers(LONG, 300)
-        if (peer.name, peer.num_drafts) == ("networkx max-flow", 4)
+        peer for peer in list_peers(LONG, 300) if (peer.name, peer.num_drafts) == ("networkx max-flow", 4)
     ]
     sort = Peer("argsort(p/q)", "sort", "with", 1, timed(lambda p, q: None))
     monkeypatch.setattr(peers, "list_peers", lambda *_, **__: [*flow, sort])

@@ -36,9 +36,7 @@ def test_nothing_is_computed_again(arguments, tmp_path, capsys):
     assert [part.stat().st_mtime_ns for part in parts] == before
 
 
-def test_a_task_draws_the_same_wherever_it_stands_and_other_code_is_another_part(
-    tmp_path, monkeypatch
-):
+def test_a_task_draws_the_same_wherever_it_stands_and_other_code_is_another_part(tmp_path, monkeypatch):
     def draws(rng, shift, count):
         return [{"value": shift + value} for value in rng.random(count)]
 
@@ -69,9 +67,7 @@ def test_a_table_says_how_it_was_made(arguments, tmp_path):
     path = tmp_path / "table.parquet"
     assert pl.read_parquet(path).equals(table)
     metadata = pq.read_schema(path).metadata
-    assert (
-        metadata[b"command"].decode().startswith('"python -m experiments spechub_toy --workers 1')
-    )
+    assert metadata[b"command"].decode().startswith('"python -m experiments spechub_toy --workers 1')
     assert json.loads(metadata[b"versions"])["numpy"]
     assert json.loads(metadata[b"settings"])["parts"] == str(tmp_path / "parts")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["parts", "spec.toml", "table.parquet"]

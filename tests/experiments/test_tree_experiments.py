@@ -35,9 +35,7 @@ RUNS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(
-        sequence_optimum, "SIZES", {(3, 2): ("one path", "two paths", "binary hub tree")}
-    )
+    monkeypatch.setattr(sequence_optimum, "SIZES", {(3, 2): ("one path", "two paths", "binary hub tree")})
 
 
 @pytest.mark.parametrize(

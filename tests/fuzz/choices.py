@@ -47,9 +47,7 @@ class Choices:
         kind = self.below(4)
         if kind == 0:
             return self.pick(NUMBERS)
-        return (
-            self.below(256) / 64 if kind < 3 else struct.unpack("<d", self._random.randbytes(8))[0]
-        )
+        return self.below(256) / 64 if kind < 3 else struct.unpack("<d", self._random.randbytes(8))[0]
 
     def whole(self) -> int:
         return self.below(6) if self.often() else self.pick(WHOLE)

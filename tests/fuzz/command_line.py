@@ -68,12 +68,8 @@ def _folder(choices: Choices) -> Path:
     numbers = files.json_value(choices)
     pair = f'{{"target_probs": [0.5, 0.5], "draft_probs": {numbers}}}'
     (folder / "a.json").write_text(choices.pick((pair, numbers, "[0.5, 0.5]")))
-    (folder / "a.npy").write_bytes(
-        files.damaged(files.npy(choices, files.honest("probs", 2)), choices)
-    )
-    (folder / "a.npz").write_bytes(
-        files.damaged(files.npz(choices, dump_names(choices), 2), choices)
-    )
+    (folder / "a.npy").write_bytes(files.damaged(files.npy(choices, files.honest("probs", 2)), choices))
+    (folder / "a.npz").write_bytes(files.damaged(files.npz(choices, dump_names(choices), 2), choices))
     (folder / "a.jsonl").write_bytes(files.damaged(record_lines(choices), choices))
     names = ("target_probs", "output_token")
     (folder / "a.parquet").write_bytes(files.damaged(files.parquet(choices, names), choices))

@@ -63,9 +63,7 @@ def any_law(choices: Choices) -> otmd.DraftLaw:
         shares = choices.masses(count) if known else None
         return otmd.Stratified(masses, count, sharpness, _or_any(shares, choices))
     laws = otmd.WithReplacement, otmd.WithoutReplacement, otmd.ConditionalPoisson
-    return (*laws, otmd.Greedy, otmd.Hub)[kind](
-        masses, 2 if kind == 4 and choices.often() else count
-    )
+    return (*laws, otmd.Greedy, otmd.Hub)[kind](masses, 2 if kind == 4 and choices.often() else count)
 
 
 def _or_any(value: object, choices: Choices) -> object:

@@ -17,9 +17,7 @@ TARGETS = (probabilities, laws, records, datasets, command_line)
 PLACES = ("validate_probs", "any_law", "recorded_run", "load_prompts", "main")
 
 
-@pytest.mark.parametrize(
-    "count", [200, pytest.param(600, marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize("count", [200, pytest.param(600, marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.__name__)
 def test_only_the_errors_that_are_meant(target, count) -> None:
     @given(st.randoms(use_true_random=False))

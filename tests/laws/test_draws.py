@@ -47,9 +47,7 @@ def test_next_drafts_at_a_large_vocabulary_need_no_enumeration(name: str) -> Non
 
 @pytest.mark.parametrize("n", [5, 400])
 @pytest.mark.parametrize("name", ["without-replacement", "top-then", "stratified", "greedy"])
-def test_inclusion_of_distinct_drafts_from_a_large_vocabulary_is_n_in_all(
-    name: str, n: int
-) -> None:
+def test_inclusion_of_distinct_drafts_from_a_large_vocabulary_is_n_in_all(name: str, n: int) -> None:
     """Hundreds of drafts need no memory for each pair of a draft and a token."""
     law = VARIANTS[name](np.random.default_rng(0).dirichlet(np.full(1500, 0.5)), n)
     tracemalloc.start()

@@ -34,9 +34,7 @@ def test_sharp_weights_and_shares_of_any_size_are_cut_as_exact_ones() -> None:
         number, inclusion = reference.strata(exact, n, sharpness, parts)
         drawn = law.draft_probs > 0
         assert law.strata[drawn].tolist() == np.array(number)[drawn].tolist(), (law, q)
-        np.testing.assert_allclose(
-            law.inclusion_probs(), as_floats(inclusion), rtol=1e-9, atol=1e-300
-        )
+        np.testing.assert_allclose(law.inclusion_probs(), as_floats(inclusion), rtol=1e-9, atol=1e-300)
         compared += 1
     assert compared > 40
 

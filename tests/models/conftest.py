@@ -46,9 +46,7 @@ def make_llama(vocab_size=62, layers=5, seed=0):
 def make_tiny(layers=5):
     from otmd.models import LanguageModel
 
-    return LanguageModel(
-        make_llama(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test"
-    )
+    return LanguageModel(make_llama(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test")
 
 
 def make_pair():

@@ -141,9 +141,7 @@ def test_texts_follow_the_target(tiny: LanguageModel, ngram: NGramDraft) -> None
 
 
 @pytest.mark.slow
-def test_a_draft_that_is_not_what_was_drawn_from_is_noticed(
-    tiny: LanguageModel, ngram: NGramDraft
-) -> None:
+def test_a_draft_that_is_not_what_was_drawn_from_is_noticed(tiny: LanguageModel, ngram: NGramDraft) -> None:
     class Sharpened(TokenTree):
         """Says that it drew from a draft model twice as sure of itself."""
 

@@ -166,9 +166,7 @@ def test_processors_see_the_prefix_of_each_node(small: LanguageModel, write, mon
     assert otmd.audit.texts(written, penalised(small)).outcome == "FAULTY"
 
 
-def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(
-    small: LanguageModel, write
-) -> None:
+def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_level(small: LanguageModel, write) -> None:
     draft = similar(small)
     calls = []
 
@@ -237,8 +235,6 @@ def test_texts_end_where_generate_ends_them(tiny: LanguageModel, write) -> None:
         assert ends[-1] or len(new) == 11
         lengths.add(len(new))
     assert len(lengths) > 3
-    stopped = write(
-        tiny, tiny, do_sample=False, eos_token_id=alone(tiny, do_sample=False)[0, 6].item()
-    )
+    stopped = write(tiny, tiny, do_sample=False, eos_token_id=alone(tiny, do_sample=False)[0, 6].item())
     assert stopped[0].tolist() == alone(tiny, do_sample=False)[0, : stopped.shape[1]].tolist()
     assert stopped.shape[1] <= 7

@@ -20,9 +20,7 @@ def packages(tmp_path, monkeypatch):
         {"task_id": f"C/{i}", "prompt": f"def f{i}():", "canonical_solution": f" return {i}"}
         for i in range(30)
     ]
-    maths = [
-        {"id": f"m{i}", "prompt": "2*3?", "upstream_answer": "It is <<2*3=6>>6"} for i in range(3)
-    ]
+    maths = [{"id": f"m{i}", "prompt": "2*3?", "upstream_answer": "It is <<2*3=6>>6"} for i in range(3)]
     chat = [{"question_id": i, "turns": [f"first {i}", "second"]} for i in range(5)]
     texts = {
         "code": gzip.compress("\n".join(map(json.dumps, code)).encode()),

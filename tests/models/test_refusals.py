@@ -237,11 +237,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
-    [
-        pytest.param(*row, id=f"{kind}-{i}")
-        for kind, rows in REFUSED.items()
-        for i, row in enumerate(rows)
-    ],
+    [pytest.param(*row, id=f"{kind}-{i}") for kind, rows in REFUSED.items() for i, row in enumerate(rows)],
 )
 def test_refused(made, call, error, message):
     with pytest.raises(error, match=message) as raised:

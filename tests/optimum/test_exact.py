@@ -121,9 +121,7 @@ def test_what_counts_as_a_number() -> None:
 def test_bad_input(p: object, table: object, words: list[str]) -> None:
     halves = ["1/2", "1/2"]
     with pytest.raises((ValueError, TypeError)) as caught:
-        exact.optimal_acceptance(
-            halves if p is None else p, {(0, 1): 1} if table is None else table
-        )
+        exact.optimal_acceptance(halves if p is None else p, {(0, 1): 1} if table is None else table)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -139,8 +137,7 @@ def test_where_some_cut_is_a_prefix() -> None:
         table = exact.without_replacement(q, 2)
         order = sorted(range(4), key=lambda y: p[y] / q[y])
         prefixes = [
-            1 + sum(p[y] for y in order[:k]) - reference.containment(table, order[:k])
-            for k in range(5)
+            1 + sum(p[y] for y in order[:k]) - reference.containment(table, order[:k]) for k in range(5)
         ]
         assert min(prefixes) == exact.optimal_acceptance(p, table).rate
     assert not exact.is_q_convex(["1/4"] * 4, {(0, 1): "1/2", (2, 3): "1/2"})

@@ -86,9 +86,7 @@ def test_no_law_is_cheaper_by_a_convex_program(name, divergence):
     front = otmd.lossy_frontier(p, law, divergence)
     assert front.divergence_at(rate) == pytest.approx(least, abs=1e-6)
     if divergence != "total_variation":
-        assert (
-            np.abs(front.output_distribution(front.divergence_at(rate)) - output.value).max() < 1e-3
-        )
+        assert np.abs(front.output_distribution(front.divergence_at(rate)) - output.value).max() < 1e-3
 
 
 def spent(divergence: str, output: np.ndarray, p: np.ndarray) -> float:
@@ -179,9 +177,7 @@ def exact_output(target: list[Fraction], law: exact.Table, loss: Fraction) -> li
     while corner != everything:
         further = [s for s in range(size) if mass[s] > mass[corner]]
         steepest = max((height[s] - height[corner]) / (mass[s] - mass[corner]) for s in further)
-        reached = [
-            s for s in further if height[s] - height[corner] == steepest * (mass[s] - mass[corner])
-        ]
+        reached = [s for s in further if height[s] - height[corner] == steepest * (mass[s] - mass[corner])]
         # The largest set is the corner, since corners are nested.
         following = max(reached, key=lambda s: mass[s])
         for y in range(len(target)):

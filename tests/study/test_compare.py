@@ -48,9 +48,7 @@ def test_prints_as_a_table_and_converts(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_cannot_be_rated_is_named_and_loses_nothing_else() -> None:
     table = compare(P, np.array([1.0, 0, 0]), [2])
     assert {row.law for row in table} == {"WithReplacement"}
-    assert any(
-        said.startswith("Greedy × GreedyCoupling, n = 2: undefined") for said in table.skipped
-    )
+    assert any(said.startswith("Greedy × GreedyCoupling, n = 2: undefined") for said in table.skipped)
     assert "left out: Hub × SpecHub" in repr(table)
 
 
@@ -142,9 +140,7 @@ def test_a_rule_that_refuses_a_law_when_it_is_asked_is_left_out() -> None:
 
 
 def test_bounds_that_do_not_hold_the_rate_are_refused() -> None:
-    message = (
-        r"Boasting for .*, random p and q: got the bounds 0.9700 and 0.9800 of the rate, expected"
-    )
+    message = r"Boasting for .*, random p and q: got the bounds 0.9700 and 0.9800 of the rate, expected"
     with pytest.raises(ValueError, match=message):
         compare(P, Q, 2, laws="with-replacement", verifiers=Boasting)
 

@@ -81,9 +81,7 @@ def test_an_interval_by_hand():
     assert (low, value, high) == pytest.approx(7 / 9 + 4.302652729911275 * error * np.arange(-1, 2))
     assert Estimate.of(ratios(totals[:1], sizes[:1])) == (0.5, None, None)
     # The interval of a value between bounds holds those of the bounds.
-    wide = Estimate.of(
-        ratios(totals, sizes), ratios(totals - 0.3, sizes), ratios(totals + 0.3, sizes)
-    )
+    wide = Estimate.of(ratios(totals, sizes), ratios(totals - 0.3, sizes), ratios(totals + 0.3, sizes))
     assert wide.value == value
     assert wide.low == Estimate.of(ratios(totals - 0.3, sizes)).low < low
     assert wide.high == Estimate.of(ratios(totals + 0.3, sizes)).high > high

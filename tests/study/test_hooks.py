@@ -100,9 +100,7 @@ def test_prompt_lookup_is_recorded_with_fixed_drafts(hook, pair, tmp_path):
     written = []
     with hook.recorded(tmp_path / "run.jsonl"):
         for _ in range(15):
-            text = pair[0].generate(
-                ids, prompt_lookup_num_tokens=3, max_new_tokens=TOKENS, **settings
-            )
+            text = pair[0].generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=TOKENS, **settings)
             written += text[0, ids.shape[1] :].tolist()
     rows = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert [row["output_token"] for row in rows] == written

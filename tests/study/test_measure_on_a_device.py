@@ -14,9 +14,7 @@ from otmd.study.rows import make_settings
 
 DEVICES = [
     "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-    ),
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")),
 ]
 STEPS = [otmd.Processing(0.0), otmd.Processing(0.6), otmd.Processing(), otmd.Processing(top_k=3)]
 SETTINGS: dict[str, Any] = {"num_drafts": (1, 2, 4), "processing": STEPS, "workers": 1}

@@ -148,9 +148,7 @@ def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
         broken.position_bounds = lambda p, *given, pair=(low, high), **more: (
             pair if p.size == 5 else sound.position_bounds(p, *given, **more)
         )
-        message = (
-            f"gave the bounds {min(low, 1.0)} and {min(high, 1.0)} .*, expected the first no larger"
-        )
+        message = f"gave the bounds {min(low, 1.0)} and {min(high, 1.0)} .*, expected the first no larger"
         with pytest.raises(ValueError, match=message):
             quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)
     assert_frame_equal(quick(dataset, output=tmp_path), quick(dataset))

@@ -29,9 +29,7 @@ def test_means_are_those_of_the_steps_and_times_divide_them():
     first, second = rank(by_hand()).to_dicts()
     assert (first["rule"], second["rule"]) == ("block", "token by token")
     assert first["bound"] == pytest.approx(1.1 * 39 / 15)
-    block, token = (
-        ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12))
-    )
+    block, token = (ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12)))
     assert (first["tokens"], first["low"], first["high"]) == Estimate.of(block)
     assert first["tokens"] == pytest.approx(39 / 15)
     lead = Estimate.of(block / token - 1)
@@ -82,9 +80,7 @@ def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
         ("most likely paths", "target only", 2.3, 0.0, None),
     ]
     ranked = rank(of_trees(lines))
-    assert ranked["rule"].to_list() == [
-        line[1] for line in (lines[2], lines[1], lines[0], lines[3])
-    ]
+    assert ranked["rule"].to_list() == [line[1] for line in (lines[2], lines[1], lines[0], lines[3])]
     assert decision(ranked) == [
         "Take strata, 2 paths of 8, layer by layer: 3.42 tokens per step [3.35, 3.49]. "
         "+17.9% [+17.5, +18.3] over preference. "
@@ -93,9 +89,7 @@ def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
     ]
     title, _, _, *rows = str(ranking_table(ranked, "best first", "")).splitlines()
     assert title == "best first"
-    assert (
-        " ".join(rows[0].split()) == "strata, 2 paths of 8, layer by layer 3.42 3.35 3.49 3.60 0.0%"
-    )
+    assert " ".join(rows[0].split()) == "strata, 2 paths of 8, layer by layer 3.42 3.35 3.49 3.60 0.0%"
     assert rows[1].split()[-1] == "0.3%"
     assert rows[3].split()[-3:] == ["–", "48.7%", "*"]
 

@@ -86,9 +86,7 @@ def test_one_prompt_has_no_margin(table):
 
 
 def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):
-    odd = table.with_columns(
-        pl.lit("[/red]x\x1b[2J").alias("domain"), pl.lit("[bold]law\x1b").alias("law")
-    )
+    odd = table.with_columns(pl.lit("[/red]x\x1b[2J").alias("domain"), pl.lit("[bold]law\x1b").alias("law"))
     text = printed(summarise(odd, by=("domain", *DEFAULT_BY))) + printed(summarise(odd))
     assert "[bold]law\\x1b · [/red]x\\x1b[2j" in text.lower()
     assert "\x1b" not in text

@@ -152,9 +152,7 @@ def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions
     rule, starts = BlockVerification(), np.tile([0, 2], 60).tolist()
     sums = np.array(
         [
-            take_steps([Walk(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))])[0][
-                ::2
-            ]
+            take_steps([Walk(make, rule, Text(target, [at]), Text(draft, [at]), Sampled(rng))])[0][::2]
             for at in starts
         ]
     )

@@ -66,9 +66,7 @@ class EveryTree:
         self.probs = self.probs[trees] * np.array(probs)
         self.levels = [Level(*(x[tree] for x in old)) for old in self.levels]
         self.levels.append(Level(*(x[tree] for x in level))._replace(drafts=torch.tensor(drafts)))
-        tokens, parents = (
-            x.tolist() for x in (self.levels[-1].draft_tokens, self.levels[-1].parents)
-        )
+        tokens, parents = (x.tolist() for x in (self.levels[-1].draft_tokens, self.levels[-1].parents))
         self.deepest = [
             [
                 None if j < 0 else (*(self.deepest[b][i] or ()), j)
@@ -76,9 +74,7 @@ class EveryTree:
             ]
             for new, b in enumerate(trees)
         ]
-        self.prefixes = [
-            [*self.prefixes[b], *layer] for b, layer in zip(trees, self.deepest, strict=True)
-        ]
+        self.prefixes = [[*self.prefixes[b], *layer] for b, layer in zip(trees, self.deepest, strict=True)]
         assert k == self.levels[0].tokens.shape[-1]
         return tree
 
@@ -128,9 +124,7 @@ def child_reaches(q: torch.Tensor, reaches: torch.Tensor, level: Level) -> torch
     return children
 
 
-def target_rows(
-    target: TableModel, trees: EveryTree, dtype: torch.dtype = torch.float64
-) -> torch.Tensor:
+def target_rows(target: TableModel, trees: EveryTree, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """The target after every node (B, N, V); NaN where there is no node."""
     none = np.full(target.vocab_size, np.nan)
     rows = [[none if x is None else target(x) for x in nodes] for nodes in trees.prefixes]
@@ -160,8 +154,6 @@ def deviation(
             elif column[b] > 0.0:
                 for token, mass in enumerate(residual[b]):
                     start = (*nodes[i], token)
-                    after = target_distribution(
-                        lambda x, s=start: target((*s, *x)), length - len(start)
-                    )
+                    after = target_distribution(lambda x, s=start: target((*s, *x)), length - len(start))
                     text[start] += trees.probs[b] * column[b] * mass * after
     return float(np.abs(text - target_distribution(target, length)).max())

@@ -13,9 +13,7 @@ COUNT = 4
 NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 DEVICES = [
     "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-    ),
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")),
 ]
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 in_each_dtype = pytest.mark.parametrize("dtype", list(NUMPY), ids=["float32", "float64"])

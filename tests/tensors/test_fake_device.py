@@ -35,9 +35,7 @@ class StaysOnDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        tensors_of_call = [
-            x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)
-        ]
+        tensors_of_call = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, torch.Tensor)]
         # A number in a tensor without axes is passed to a device's kernel as its argument.
         devices = {str(x.device) for x in tensors_of_call if x.ndim}
         if devices - {DEVICE}:
@@ -89,9 +87,7 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     "TensorRatioCurve": lambda x: repr(curve(x)),
     "TensorRatioCurve.k_sequential_rates": lambda x: curve(x).k_sequential_rates(COUNT),
     "TensorRatioCurve.optimal_rates": lambda x: curve(x).optimal_rates(COUNT),
-    "TensorRatioCurve.recursive_rejection_rates": lambda x: curve(x).recursive_rejection_rates(
-        COUNT
-    ),
+    "TensorRatioCurve.recursive_rejection_rates": lambda x: curve(x).recursive_rejection_rates(COUNT),
     "acceptance_loss": lambda x: [
         trained(tensors.acceptance_loss, x, COUNT, rate) for rate in ("optimal", "stratified")
     ],
@@ -110,12 +106,8 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     "sweep": lambda x: tensors.score_tree(*step(x)[:2], passes=1),
     "target_only_rates": lambda x: tensors.target_only_rates(x["p"], x["q"], COUNT, validate=False),
     "to_links": kernel,
-    "tokens_per_step_loss": lambda x: trained(
-        tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT
-    ),
-    "top_tokens": lambda x: [
-        tensors.top_tokens(x["q"].to(t), 5) for t in (torch.half, torch.double)
-    ],
+    "tokens_per_step_loss": lambda x: trained(tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT),
+    "top_tokens": lambda x: [tensors.top_tokens(x["q"].to(t), 5) for t in (torch.half, torch.double)],
     "tree_speculative_sampling_strata": kernel,
     "verify": lambda x: tensors.verify(x["p"][:, 0], step(x)[1][0]),
     "verify_tree": lambda x: tensors.verify_tree(*step(x)[:2]),

@@ -121,9 +121,7 @@ def test_equals_are_ordered_by_id_and_cut_by_it() -> None:
 
 def test_drafts_have_their_inclusion_probabilities() -> None:
     """By evenly spaced numbers in place of random ones: each frequency is right to 1/1,000."""
-    q = torch.tensor(
-        [[[0.6, 0.3, 0.1, 0.0, 0.0], [0.0, 0.1, 0.0, 0.9, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]]]
-    )
+    q = torch.tensor([[[0.6, 0.3, 0.1, 0.0, 0.0], [0.0, 0.1, 0.0, 0.9, 0.0], [0.2, 0.2, 0.2, 0.2, 0.2]]])
     points = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     one = draft_level(*top_tokens(q, 5), 2)
     assert one.slots.tolist() == [[[0, 1, 1, 6, 6], [2, 3, 6, 6, 6], [4, 4, 4, 5, 5]]]
@@ -457,9 +455,7 @@ def test_scores_are_those_of_layer_verification_in_this_order(
                 expected |= layer.child_scores()
             listed = dict(zip(trees.prefixes[b], scores[b].tolist(), strict=True))
             for prefix in listed.keys() | expected.keys():
-                assert listed.get(prefix, 0.0) == pytest.approx(
-                    expected.get(prefix, 0.0), abs=1e-10
-                )
+                assert listed.get(prefix, 0.0) == pytest.approx(expected.get(prefix, 0.0), abs=1e-10)
                 compared += expected.get(prefix, 0.0) > 1e-10
     assert compared > 100
 
@@ -569,9 +565,7 @@ def test_uniforms_depend_on_seed_and_offset_alone_and_are_those_of_numpy() -> No
     for row, seed, offset in zip(uniforms, seeds, offsets, strict=True):
         words = [x % 2**32 for x in (offset, offset >> 32, seed, seed >> 32)]
         blocks = [philox_in_numpy([i, 0, *words[:2]], words[2:]) for i in range(3)]
-        numbers = [
-            (x << 21 | y >> 11) / 2**53 for block in blocks for x, y in (block[:2], block[2:])
-        ]
+        numbers = [(x << 21 | y >> 11) / 2**53 for block in blocks for x, y in (block[:2], block[2:])]
         assert row.tolist() == numbers[:5]
     one = philox_uniforms(torch.tensor([1]), torch.tensor([1]), 3)
     assert one[0].tolist() == uniforms[1, :3].tolist()
@@ -657,15 +651,12 @@ def sglang_text(b: int, out: tuple[torch.Tensor, ...]) -> list[int]:
     return predicts[accept_index[b, : accept_token_num[b] + 1].long()].tolist()
 
 
-def linked(
-    rows: torch.Tensor, levels: list[Level], uniforms: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+def linked(rows: torch.Tensor, levels: list[Level], uniforms: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The three outputs for levels, by the layout of the kernel."""
     batch, size = rows.shape[:2]
     tree = to_links(torch.zeros(batch, dtype=torch.int64), levels)
     out = tuple(
-        torch.full(s, -7, dtype=torch.int32)
-        for s in ((batch * size,), (batch, len(levels) + 1), (batch,))
+        torch.full(s, -7, dtype=torch.int32) for s in ((batch * size,), (batch, len(levels) + 1), (batch,))
     )
     coins = uniforms[:, :1].expand(-1, size), uniforms[:, 1]
     quotas = [level.drafts.shape[1] for level in levels]
@@ -697,9 +688,7 @@ def test_links_are_walked_as_the_kernel_walks_them() -> None:
 
 @pytest.mark.parametrize("choose", [all_nodes, by_the_drafts])
 @pytest.mark.parametrize("shape", [(2, 2), (3, 1), (2, 1, 2)])
-def test_levels_come_back_from_links(
-    shape: tuple[int, ...], choose: Callable[[Layer], list[int]]
-) -> None:
+def test_levels_come_back_from_links(shape: tuple[int, ...], choose: Callable[[Layer], list[int]]) -> None:
     """Also where the drafts decide which nodes have drafts, so that nodes and levels are missing."""
     target, draft = models(3, 1)
     trees = every_tree(draft, shape, 3, choose)

@@ -17,9 +17,7 @@ from otmd.tensors import acceptance_loss, tokens_per_step_loss
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 RATES = ("optimal", "stratified")
 LOSSES = {
-    f"{rate} {n}": partial(acceptance_loss, num_drafts=n, rate=rate)
-    for rate in RATES
-    for n in (1, 2, 4)
+    f"{rate} {n}": partial(acceptance_loss, num_drafts=n, rate=rate) for rate in RATES for n in (1, 2, 4)
 }
 each_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
@@ -151,9 +149,7 @@ def test_other_bad_input_is_named() -> None:
 # ---------------------------------------------------------------- tokens per step
 
 
-def expected_tokens(
-    target: trees.TableModel, draft: trees.TableModel, widths: Sequence[int]
-) -> float:
+def expected_tokens(target: trees.TableModel, draft: trees.TableModel, widths: Sequence[int]) -> float:
     """The mean of the loss over all texts, by their probabilities under the target."""
     depth, size = len(widths), len(target(()))
     total = 0.0

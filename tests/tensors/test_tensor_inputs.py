@@ -91,9 +91,7 @@ def test_no_distribution_is_nan_at_its_index_or_an_error(
     assert isinstance(right, torch.Tensor)
     assert torch.equal(rates[0], right[0])
     assert rates[1].isnan().all()
-    message = (
-        rf"^{side}_probs: got a row at index \(1,\) that sums to .*, expected finite numbers ≥ 0"
-    )
+    message = rf"^{side}_probs: got a row at index \(1,\) that sums to .*, expected finite numbers ≥ 0"
     with pytest.raises(ValueError, match=message):
         TAKERS[taker](*pair)
 
@@ -112,9 +110,7 @@ LOGITS = np.array([[1.0, 3.0, 3.0, -2.0], [-np.inf, 80.0, -90.0, 79.5], [0.0, 0.
 
 
 @in_each_dtype
-@pytest.mark.parametrize(
-    "temperature", [0, 0.0, 5e-324, 1e-320, 1e-46, 1e-39, 1e-6, 0.3, 1.0, 2, 1e6]
-)
+@pytest.mark.parametrize("temperature", [0, 0.0, 5e-324, 1e-320, 1e-46, 1e-39, 1e-6, 0.3, 1.0, 2, 1e6])
 def test_probabilities_are_those_of_numpy(temperature: float, dtype: torch.dtype) -> None:
     logits = torch.from_numpy(LOGITS).to(dtype)
     probs = probs_from_logits(logits, temperature)

@@ -46,9 +46,7 @@ def compare(
     for name, rates in all_rates(*tensors, count).items():
         assert rates.dtype == torch.float64
         assert rates.device == tensors[0].device
-        assert_same(
-            rates, expected[name][..., 1] if name == "hub" else expected[name], tolerance, name
-        )
+        assert_same(rates, expected[name][..., 1] if name == "hub" else expected[name], tolerance, name)
 
 
 @on_each_device

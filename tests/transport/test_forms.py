@@ -36,9 +36,7 @@ def uniform(size: int) -> np.ndarray:
     return np.full(size, 1 / size)
 
 
-def check(
-    solution: TransportSolution, problem: TransportProblem, rate: float, where: object
-) -> None:
+def check(solution: TransportSolution, problem: TransportProblem, rate: float, where: object) -> None:
     """The plan, the cut and the duals of a solution prove its rate."""
     assert solution.status == "optimal", where
     assert abs(solution.rate - rate) < AGREE, where
@@ -61,9 +59,7 @@ def test_forms_agree_with_the_smallest_cut(form: str, solver: str, methods: tupl
         law = package_law(instance, instance.law)
         rate = otmd.optimal_acceptance(instance.target_probs, law).rate
         method, merge = methods[i % len(methods)], i % 4 > 0
-        solution = solve_transport(
-            instance.target_probs, law, form, solver, method=method, merge=merge
-        )
+        solution = solve_transport(instance.target_probs, law, form, solver, method=method, merge=merge)
         problem = TransportProblem.of(instance.target_probs, law, merge)
         check(solution, problem, rate, (form, instance.law, instance))
 

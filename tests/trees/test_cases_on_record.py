@@ -95,9 +95,7 @@ class GreedyBlockPlainTarget(BlockVerification):
         ratios = [1.0]
         while (node := tree.node(path)) is not None:
             token = int(node.tokens[0])
-            ratios.append(
-                ratios[-1] * float(context.target(path)[token] / context.draft(path)[token])
-            )
+            ratios.append(ratios[-1] * float(context.target(path)[token] / context.draft(path)[token]))
             path = (*path, token)
         if choices.accepts(min(1.0, ratios[-1])):
             return (*path, choices.token(context.target(path)))
@@ -242,9 +240,7 @@ def test_an_approximate_verifier_accepts_too_much() -> None:
     """So what it gains over the exact one is no gain."""
     faulty, sound, make, _ = ON_RECORD[APPROXIMATE]
     target, draft = model_pair("any", 2)
-    exact, approximate = (
-        tokens_per_step(rule, target, make(draft)).value for rule in (sound, faulty)
-    )
+    exact, approximate = (tokens_per_step(rule, target, make(draft)).value for rule in (sound, faulty))
     assert approximate > exact
 
 
@@ -254,9 +250,7 @@ def test_an_approximate_verifier_accepts_too_much() -> None:
 class Grown(TreeVerifier):
     """A verifier on trees of another class."""
 
-    def __init__(
-        self, rule: TreeVerifier, grow: Callable[[Context, RandomChoices], DraftTree]
-    ) -> None:
+    def __init__(self, rule: TreeVerifier, grow: Callable[[Context, RandomChoices], DraftTree]) -> None:
         self.rule = rule
         self.grow = grow
 
@@ -283,9 +277,7 @@ class LooksAtItsOwnDrafts(DraftTree):
         node = super().node(prefix)
         if node is None or node.tokens[0] != 0:
             return node
-        return node._replace(
-            law=otmd.WithReplacement(self._context.draft(prefix), 1), tokens=node.tokens[:1]
-        )
+        return node._replace(law=otmd.WithReplacement(self._context.draft(prefix), 1), tokens=node.tokens[:1])
 
 
 class LooksAtItsLayer(AdaptiveTree):

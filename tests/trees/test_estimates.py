@@ -125,9 +125,7 @@ def test_the_bound_where_masses_underflow() -> None:
     assert bound == pytest.approx(1.75, abs=1e-12)
     flat = TableModel([np.full(1000, 1e-3)])
     deep = IIDPaths(flat, 1, 150)
-    assert tokens_per_step(InclusionBound(), flat, deep, 2, rng=0).value == pytest.approx(
-        151.0, abs=1e-9
-    )
+    assert tokens_per_step(InclusionBound(), flat, deep, 2, rng=0).value == pytest.approx(151.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,7 @@ def test_the_likeliest_tree_holds_the_likeliest_paths(budget: int) -> None:
 
 def accepted(shape: Shape, rates: list[float]) -> float:
     """How long the accepted path of a shape is on average."""
-    return sum(
-        rate * (1.0 + accepted(below, rates)) for rate, below in zip(rates, shape, strict=False)
-    )
+    return sum(rate * (1.0 + accepted(below, rates)) for rate, below in zip(rates, shape, strict=False))
 
 
 def shapes(budget: int, depth: int, width: int) -> list[Shape]:

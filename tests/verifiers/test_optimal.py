@@ -258,9 +258,7 @@ def assert_all_outside_is_chosen(plan: ChoicePlan, law: otmd.DraftLaw) -> None:
     classes, probs = side.classes_of(tokens, np.zeros_like(tokens))
     silent = np.ones(law.vocab_size)
     silent[tokens] = 1.0 - np.where(side.weights[classes] > 0.0, probs, 0.0).sum(axis=1)
-    low, high = (
-        1.0 - float(law.containment(mute)) for mute in (silent > 1e-12, silent > 1 - 1e-12)
-    )
+    low, high = (1.0 - float(law.containment(mute)) for mute in (silent > 1e-12, silent > 1 - 1e-12))
     assert low - 1e-10 <= side.offered(np.flatnonzero(~plan.subset)).sum() <= high + 1e-10
     assert high == pytest.approx(1.0 - float(law.containment(plan.subset)), abs=1e-10)
 

@@ -78,8 +78,7 @@ def test_cells_take_pairs_as_one_by_one(n: int) -> None:
     for noise in (0.0, 0.3, 3.0):
         logits = 2.5 * rng.standard_normal(600)
         p, q = (
-            otmd.probs_from_logits(x)
-            for x in (logits, logits + noise * rng.standard_normal(logits.size))
+            otmd.probs_from_logits(x) for x in (logits, logits + noise * rng.standard_normal(logits.size))
         )
         q[::5] = 0.0
         for law in (otmd.WithReplacement(q / q.sum(), n), otmd.Stratified(q / q.sum(), n)):

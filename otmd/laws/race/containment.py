@@ -185,9 +185,7 @@ class RaceCurve(BlockedCurve):
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_groups(self.target, self.draft, self.race.scale, group, sums)
 
-    def sum_tokens(
-        self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray
-    ) -> None:
+    def sum_tokens(self, tokens: NDArray[np.int32], block: NDArray[np.int32], sums: FloatArray) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         _sum_tokens(self.target, self.draft, tokens, block, self.race.scale, sums)
 

@@ -70,9 +70,7 @@ class RaceInclusion:
         coefficients = np.zeros(quadrature.POWERS)
         for m in range(min(num_drafts, quadrature.POWERS)):
             integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
-            coefficients[1:] += (
-                (-1) ** m * quadrature.growth_series(m, quadrature.POWERS)[:-1] * integrals
-            )
+            coefficients[1:] += (-1) ** m * quadrature.growth_series(m, quadrature.POWERS)[:-1] * integrals
         return coefficients
 
 

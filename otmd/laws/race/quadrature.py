@@ -132,6 +132,4 @@ def exponential_series(logs: FloatArray, constant: FloatArray, size: int = 0) ->
 
 def product_of_series(first: FloatArray, second: FloatArray) -> FloatArray:
     """The product of two power series along the first axis, cut off at their length."""
-    return np.stack(
-        [sum(first[m] * second[k - m] for m in range(k + 1)) for k in range(len(first))]
-    )
+    return np.stack([sum(first[m] * second[k - m] for m in range(k + 1)) for k in range(len(first))])

@@ -74,16 +74,12 @@ class Side:
     offered: Callable[[IntArray], FloatArray]
     classes_of: Callable[[IntArray, IntArray], tuple[IntArray, FloatArray]]
 
-    def clocks(
-        self, classes: IntArray, probs: FloatArray, tier: int
-    ) -> tuple[FloatArray, FloatArray]:
+    def clocks(self, classes: IntArray, probs: FloatArray, tier: int) -> tuple[FloatArray, FloatArray]:
         """P(silent) and the density of a ring by time (T, J), of drafts of these classes, if a tier runs."""
         tiers, weights = self.tiers[classes], self.weights[classes]
         running = probs * (tiers == tier)
         ringing = running[..., None] * np.exp(-weights[..., None] * self.quadrature.times)
-        lower = np.where(tiers < tier, probs, 0.0).sum(axis=1) + np.maximum(
-            1.0 - probs.sum(axis=1), 0.0
-        )
+        lower = np.where(tiers < tier, probs, 0.0).sum(axis=1) + np.maximum(1.0 - probs.sum(axis=1), 0.0)
         return lower[:, None] + ringing.sum(axis=1), (weights[..., None] * ringing).sum(axis=1)
 
     def choice_probs(self, tokens: IntArray, rows: IntArray) -> FloatArray:
@@ -138,8 +134,7 @@ class ChoicePlan:
         # If all drafts lie in H*, only the residual's mass in H* can be one of them. Otherwise a rejection
         # is rare, and is counted whole.
         target_inside, accepted_inside, missing_inside = (
-            float(np.where(self.subset, mass, 0.0).sum())
-            for mass in (self.target, self.accepted, missing)
+            float(np.where(self.subset, mass, 0.0).sum()) for mass in (self.target, self.accepted, missing)
         )
         contained = 1.0 + target_inside - self.bound
         rejected_inside = max(0.0, contained - accepted_inside)

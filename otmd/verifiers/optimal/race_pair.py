@@ -114,9 +114,7 @@ class PairRates(ClassRates):
         weights = self.weights(log_weights)
         size = self.tail.nodes.size
         clocks = np.append(weights.nodes, weights.heavy)
-        chosen = clocks[:size, None] / np.maximum(
-            clocks[:size, None] + clocks + weights.rejection, 1e-300
-        )
+        chosen = clocks[:size, None] / np.maximum(clocks[:size, None] + clocks + weights.rejection, 1e-300)
         first, second = (chosen @ mass for mass in self.masses)
         with_itself = chosen[:, :size].diagonal()
         with_upper = chosen[:, :size].diagonal(1)

@@ -66,13 +66,9 @@ class RacePosition:
     def classes_of(self, tokens: IntArray, _: IntArray) -> tuple[IntArray, FloatArray]:
         """See :class:`otmd.verifiers.optimal.choice_plan.Side`."""
         lower, share = self.lower[tokens], self.share[tokens]
-        return np.stack([lower, lower + (share < 1.0)], axis=1), np.stack(
-            [share, 1.0 - share], axis=1
-        )
+        return np.stack([lower, lower + (share < 1.0)], axis=1), np.stack([share, 1.0 - share], axis=1)
 
-    def keep(
-        self, solution: "RaceSolution", tokens: IntArray, heavy: IntArray, able: BoolArray
-    ) -> None:
+    def keep(self, solution: "RaceSolution", tokens: IntArray, heavy: IntArray, able: BoolArray) -> None:
         """Fill the arrays for tokens of the tail (T,), and for the heavy ones (M,) that are ``able``."""
         self.lower[tokens] = solution.tail.lower
         self.share[tokens] = solution.tail.share
@@ -270,9 +266,7 @@ class RaceSearch:
             self.work += times.size * log_weights.size
             return classes(log_weights)
 
-        log_weights, rates = balance(
-            evaluate, targets, not self.inner, tol, start, likely, self.is_enough
-        )
+        log_weights, rates = balance(evaluate, targets, not self.inner, tol, start, likely, self.is_enough)
         chosen = np.zeros(self.heavy.size)
         count = np.count_nonzero(nodes)
         chosen[self.able] = rates[count : count + heavy.size]

@@ -63,9 +63,7 @@ class ClassRates(ABC):
         heavy = np.zeros(self.able_heavy.size)
         if count:
             node_ratios = self.tail.nodes
-            nodes[1:] = np.exp(
-                np.interp(node_ratios[1:], node_ratios[self.able_nodes], log_weights[:count])
-            )
+            nodes[1:] = np.exp(np.interp(node_ratios[1:], node_ratios[self.able_nodes], log_weights[:count]))
         heavy[self.able_heavy] = weights[count : count + np.count_nonzero(self.able_heavy)]
         return RaceWeights(nodes, heavy, float(weights[-1]) if self.rejects else 0.0)
 
@@ -145,9 +143,7 @@ class TimedRace:
         growth = np.outer(self.heavy_rates, self.quadrature.times)
         return np.exp(-growth), -np.expm1(-growth)
 
-    def choice(
-        self, heavy_silent: FloatArray, node_silent: FloatArray, moments: FloatArray
-    ) -> RaceChoice:
+    def choice(self, heavy_silent: FloatArray, node_silent: FloatArray, moments: FloatArray) -> RaceChoice:
         """E[Π ℓ] and its derivatives, for ℓ of the heavy tokens (J, M) and of the classes (J, G).
 
         ``moments`` (G − 1, n + 1, R) are those of :class:`Tail`.
@@ -185,9 +181,7 @@ def mixture_powers(power: int, node_silent: FloatArray) -> FloatArray:
     """Coefficients of share^a in (share ℓ_g + (1 − share) ℓ_{g+1})^power, shape (J, G − 1, power + 1)."""
     above = node_silent[:, 1:]
     change = node_silent[:, :-1] - above
-    return np.stack(
-        [comb(power, a) * change**a * above ** (power - a) for a in range(power + 1)], axis=-1
-    )
+    return np.stack([comb(power, a) * change**a * above ** (power - a) for a in range(power + 1)], axis=-1)
 
 
 def _tail_slopes(

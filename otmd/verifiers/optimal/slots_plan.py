@@ -332,9 +332,7 @@ class _Side:
         nodes, fine = _nodes(1.0 if self.inside else self._most)
         divided = self.entries.draft.shape[1] > 1
         rays = comb(self.copies.size + 1, 2)
-        grid = self._grid(
-            singles, nodes, 2 if divided and rays * nodes.size <= 2 * _MOST_CLASSES else 1
-        )
+        grid = self._grid(singles, nodes, 2 if divided and rays * nodes.size <= 2 * _MOST_CLASSES else 1)
         masses = self._masses(grid._replace(nodes=fine))
         for _ in range(_MOST_ROUNDS):
             classes = self._coarse(grid, fine, masses)
@@ -384,14 +382,10 @@ class _Side:
         singles = singles[np.argsort(grid.singles[singles])]
         single_shares = np.zeros((self.copies.size, singles.size))
         for k in range(entries.draft.shape[1]):
-            single_shares[entries.first_row[singles] + k, np.arange(singles.size)] = entries.draft[
-                singles, k
-            ]
+            single_shares[entries.first_row[singles] + k, np.arange(singles.size)] = entries.draft[singles, k]
         single_shares /= masses[: singles.size]
         # p/σ of the others is cut off at a value which cannot be attained.
-        single_ratio = np.minimum(
-            entries.target[singles], 2.0 * self._most * masses[: singles.size]
-        )
+        single_ratio = np.minimum(entries.target[singles], 2.0 * self._most * masses[: singles.size])
         single_ratio /= masses[: singles.size]
         by_ray = masses[singles.size :].reshape(-1, fine.size)
         lower = np.clip(np.searchsorted(grid.nodes, fine, side="right") - 1, 0, size - 2)
@@ -469,18 +463,14 @@ def _between(nodes: FloatArray, intervals: IntArray, fine: FloatArray) -> FloatA
     return np.where(first <= last, fine[nearest], middle)
 
 
-def _excess(
-    targets: FloatArray, drafts: FloatArray, never: FloatArray, copies: IntArray
-) -> FloatArray:
+def _excess(targets: FloatArray, drafts: FloatArray, never: FloatArray, copies: IntArray) -> FloatArray:
     """By how much p of the first 0, 1, … G classes exceeds what they get if all others take precedence."""
     drawn = never + accumulated(drafts).T
     contained = (drawn**copies).prod(axis=1)
     return accumulated(targets) - (contained - contained[0])
 
 
-def _tight_prefixes(
-    targets: FloatArray, drafts: FloatArray, never: FloatArray, copies: IntArray
-) -> IntArray:
+def _tight_prefixes(targets: FloatArray, drafts: FloatArray, never: FloatArray, copies: IntArray) -> IntArray:
     """The lengths, less than G, of the prefixes of the classes that are tight cuts, or lower than all before.
 
     To part the classes there loses as much p as the lowest cut does, and no more.

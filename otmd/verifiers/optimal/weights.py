@@ -300,9 +300,7 @@ def mark_free(log_weights, wrong, coupling, counts, largest, capped, faint, free
 
 
 @kernel()
-def newton_step(
-    log_weights, wrong, coupling, targets, counts, largest, capped, faint, excess, step
-):
+def newton_step(log_weights, wrong, coupling, targets, counts, largest, capped, faint, excess, step):
     """Fill Newton's step, which is 0 for the classes that may not move; return its largest absolute entry.
 
     The Hessian is scaled to a diagonal of 1. A long step is damped, not shortened: where the rates

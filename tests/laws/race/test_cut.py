@@ -21,9 +21,7 @@ def scanned(target: np.ndarray, law: otmd.WithoutReplacement) -> tuple[np.ndarra
         ratio = np.where(law.draft_probs > 0, target / law.draft_probs, np.inf)
     order = np.argsort(ratio, kind="stable")
     one_by_one = law.vocab_size < 100
-    contained = (
-        law.position_structure.prefix_containment(order) if one_by_one else counted(law, order)
-    )
+    contained = law.position_structure.prefix_containment(order) if one_by_one else counted(law, order)
     subset, value = best_prefix(target, order, contained)
     return subset, 1.0 + value
 

@@ -41,9 +41,7 @@ def test_choice_probs_are_those_of_every_class(rejection: float, count: int) -> 
                 np.stack([both[1], 1.0 - both[1]], axis=1),
             ),
         )
-        expected = clock_choice_probs(
-            classes.tolist(), shares.tolist(), weights.tolist(), rejection
-        )
+        expected = clock_choice_probs(classes.tolist(), shares.tolist(), weights.tolist(), rejection)
         chosen = side.choice_probs(np.arange(count), np.zeros(count, int))
         np.testing.assert_allclose(chosen, np.array(expected), atol=ROUNDING)
 

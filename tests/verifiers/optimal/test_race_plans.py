@@ -14,9 +14,7 @@ from otmd.verifiers.optimal import ChoicePlan, race_plan
 LONG = 4600
 
 
-def assert_lossless(
-    rule: otmd.PreparedVerifier, plan: ChoicePlan, law: otmd.WithoutReplacement
-) -> None:
+def assert_lossless(rule: otmd.PreparedVerifier, plan: ChoicePlan, law: otmd.WithoutReplacement) -> None:
     """The output is distributed as p, and the accepted mass of each token is right relative to its size.
 
     The rule depends only on the set of drafts, so the probabilities of all orders of a set are added.

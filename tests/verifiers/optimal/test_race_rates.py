@@ -60,15 +60,11 @@ class Race:
         if not able.any():
             able[0] = True
         shared = tail, able_nodes, able, rejects
-        balance = (
-            PairRates(*shared, race) if isinstance(race, PairRace) else TimedRates(*shared, race)
-        )
+        balance = PairRates(*shared, race) if isinstance(race, PairRace) else TimedRates(*shared, race)
         law = {tokens: mass for tokens, mass in law.items() if not gone or 0 not in tokens}
         classes = [0] * gone + (3 + np.arange(heavy.size)).tolist() + tail.lower.tolist()
         count = int(able_nodes.sum() + able.sum()) + rejects
-        return cls(
-            law, balance, classes, [1.0] * 4 + tail.share.tolist(), rng.uniform(-6, 0, count)
-        )
+        return cls(law, balance, classes, [1.0] * 4 + tail.share.tolist(), rng.uniform(-6, 0, count))
 
     def clocks(self) -> tuple[list[float], float]:
         weights = self.balance.weights(self.log_weights)
@@ -80,9 +76,7 @@ class Race:
 def test_rates_are_those_of_every_tuple(n: int, pairs: bool, seed: int) -> None:
     race = Race.random(n, seed, pairs)
     weights, rejection = race.clocks()
-    expected = choice_twins.race_choice_rates(
-        race.law, race.classes, race.shares, weights, rejection
-    )
+    expected = choice_twins.race_choice_rates(race.law, race.classes, race.shares, weights, rejection)
     able = np.concatenate([race.balance.able_nodes, race.balance.able_heavy])
     rates, coupling = race.balance(race.log_weights)
     np.testing.assert_allclose(

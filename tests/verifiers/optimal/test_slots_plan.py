@@ -194,9 +194,7 @@ def rates_at(
     quadrature = clock_quadrature(weights.min(), weights.max() * sum(copies))
     by_row, rates = np.empty(drafts.shape), np.empty(weights.size)
     coupling = np.empty((weights.size, weights.size))
-    slots_plan.choice_rates(
-        weights, drafts, never, np.array(copies), *quadrature, by_row, rates, coupling
-    )
+    slots_plan.choice_rates(weights, drafts, never, np.array(copies), *quadrature, by_row, rates, coupling)
     return by_row, rates, coupling
 
 
@@ -232,8 +230,7 @@ def test_rates_and_their_slopes(copies: tuple[int, ...], spread: float, rejects:
             continue
         for g, by in enumerate(1e-3 * np.eye(log_weights.size)):
             low2, low, high, high2 = (
-                rates_at(log_weights + k * by, drafts, masses[:, 3], copies)[1]
-                for k in (-2, -1, 1, 2)
+                rates_at(log_weights + k * by, drafts, masses[:, 3], copies)[1] for k in (-2, -1, 1, 2)
             )
             slope = -(low2 - 8 * low + 8 * high - high2) / 12e-3
             others = np.arange(log_weights.size) != g

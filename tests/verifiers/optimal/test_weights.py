@@ -64,9 +64,7 @@ def test_weights_that_lie_far_apart_are_found() -> None:
     # Some class at the cap falls short of its target by this part of the total.
     targets = TARGETS * served * (1.0 + SHORT) / TARGETS.sum()
     drafts, copies = MASSES[None], np.array([DRAFTS])
-    log_weights, by_row, excess = find_weights(
-        targets, drafts, np.array([never]), copies, -1.0, TOLERANCE
-    )
+    log_weights, by_row, excess = find_weights(targets, drafts, np.array([never]), copies, -1.0, TOLERANCE)
     assert log_weights.max() == 0.0
     assert np.maximum(by_row[0] - targets, 0.0).sum() <= TOLERANCE
     assert excess <= TOLERANCE
