@@ -72,13 +72,13 @@ def digest(name: str, results: Path | None = None) -> str:
 
 def stale() -> list[str]:
     """The figures that are missing, or were drawn by other code or from other results."""
-    found = []
+    outdated = []
     for name in DRAWN:
         mark = f"({digest(name, None if name in THEORY else stored(name))})"
         path = IMAGES / f"{name}.svg"
         if not path.is_file() or mark not in path.read_text("utf-8"):
-            found.append(name)
-    return found
+            outdated.append(name)
+    return outdated
 
 
 def main(arguments: list[str]) -> None:

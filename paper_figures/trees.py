@@ -91,8 +91,8 @@ def tokens_per_step(results: Path) -> Figure:
         value = axes.text(0.06, -y, f"{tokens[0]:.2f}", va="center", color="#fafafa")
         value.set_fontweight("bold")
         leads = []
-        for other, words in LEADS.get((law, rule), {}).items():
-            lead, low, high = Estimate.of(100 * (tokens / means[law, other] - 1.0))
+        for rival, words in LEADS.get((law, rule), {}).items():
+            lead, low, high = Estimate.of(100 * (tokens / means[law, rival] - 1.0))
             leads.append(f"{lead:+.0f}% [{low:.0f}, {high:.0f}]".replace("-", "−") + f" {words}")
         axes.text(0.62, -y, ", ".join(leads), va="center", color="#fafafa", fontsize=7)
     axes.set_ylim(-len(STEP_LABELS) + 0.65, 0.75)
