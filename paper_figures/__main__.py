@@ -64,7 +64,7 @@ def stored(name: str) -> Path:
 
 
 def digest(name: str, results: Path | None = None) -> str:
-    """What a figure is drawn from, in twelve digits: its results, and the file of the code that draws it."""
+    """A hash of twelve digits of what a figure is drawn from: its results, and the file of its code."""
     draw = draw_gaps if name == "gaps" else THEORY[name] if name in THEORY else FIGURES[name][0]
     code = Path(draw.__code__.co_filename).read_bytes()
     return hashlib.sha256(code + (results.read_bytes() if results else b"")).hexdigest()[:12]
