@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 # For torch, which reads it when it is imported: on small matrices its threads wait for each other far longer
 # than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What is printed is wrapped at the width of the terminal.
+os.environ["COLUMNS"] = "80"
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -74,7 +74,7 @@ def plan(
     from otmd.models import load_prompts
     from otmd.study.latency import measure_times, read_latency
     from otmd.study.plan import MEANS, candidates, plan_table
-    from otmd.study.ranking import decision, rank, ranking_table
+    from otmd.study.ranking import decision, held_out, rank, ranking_table
     from otmd.study.table import wrapped
 
     ways = candidates(budgets, depth, temperature)
@@ -93,9 +93,11 @@ def plan(
         table = plan_table(target, draft, chosen, output, ways, step, **options)
     rankings = [rank(table, cost, ways) for cost in times]
     titles = [f"{n} concurrent request{'s' * (n > 1)}" for n in numbers]
-    said = decision(rankings[0])
+    by_number = [
+        decision(ranked, held_out(table, cost, ways)) for ranked, cost in zip(rankings, times, strict=True)
+    ]
+    said = by_number[0]
     if len(numbers) > 1:
-        by_number = [decision(ranked) for ranked in rankings]
         said = [f"{title}: {' '.join(of)}" for title, of in zip(titles, by_number, strict=True)]
     tables = [
         ranking_table(ranked, f"{title}, best first", MEANS)

@@ -8,7 +8,7 @@ from otmd.study import rank
 from otmd.study.estimate import Estimate, ratios
 from otmd.study.latency import Latency
 from otmd.study.plan import MEANS, SCHEMA, candidates
-from otmd.study.ranking import decision, ranking_table
+from otmd.study.ranking import decision, held_out, ranking_table
 
 WAYS = candidates([4], 2, 1.0)
 FAST = Latency([(1, 1.0), (99, 1.1)], [(1, 0.01), (99, 0.01)], 0.0)
@@ -92,6 +92,17 @@ def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
     assert " ".join(rows[0].split()) == "strata, 2 paths of 8, layer by layer 3.42 3.35 3.49 3.60 0.0%"
     assert rows[1].split()[-1] == "0.3%"
     assert rows[3].split()[-3:] == ["–", "48.7%", "*"]
+
+
+def test_the_best_is_measured_on_prompts_that_did_not_choose_it():
+    # Of two equal ways, each is lucky on one half of the prompts.
+    lucky = [(STRATA, "preference", 3.0, 0.5, 3.6), (STRATA, "node by node", 3.0, -0.5, 3.6)]
+    table = of_trees(lucky)
+    assert held_out(table) == pytest.approx(2.5, abs=0.02)
+    assert held_out(of_trees([(STRATA, "preference", 3.0, 0.5, None)])) == pytest.approx(3.0)
+    assert np.isnan(held_out(table.filter(pl.col("prompt_id") < "p03")))
+    said = decision(rank(table), held_out(table))[1]
+    assert said.endswith("it yields 2.50 tokens per step on the other.")
 
 
 def test_the_table_of_trees_of_one_size_fits_a_terminal():
