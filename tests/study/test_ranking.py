@@ -72,7 +72,8 @@ def of_trees(lines):
 STRATA, TREE = "strata", "2 paths of 8"
 
 
-def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good():
+def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     lines = [
         (STRATA, "preference", 2.9, 0.0, 3.6),
         (STRATA, "node by node", 3.41, 0.1, 3.6),
