@@ -96,7 +96,6 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
         panels[row, 0].set_ylabel(f"{processing_label(*step)}\ngap to α* (pp)")
         _above(panels[row, 0], 0.0, "α* (%)", ("axes fraction", "axes fraction"), ha="right")
     figure.supxlabel("number of drafts n; the scale of gaps is linear to 2 pp, logarithmic above", fontsize=8)
-    figure.suptitle("How far each verifier stays below the optimum", fontsize=9, fontweight="bold")
     low, high = drawn["gap_low"].to_numpy().min(), drawn["gap_high"].to_numpy().max()
     panels[0, 0].set_yticks(TICKS, labels=[f"{tick}" for tick in TICKS])
     panels[0, 0].set_yticks([], minor=True)
@@ -107,7 +106,8 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
     handles = [Line2D([], [], color=look.colour, marker=look.marker, **EDGE) for look in looks.values()]
     lines = -(-len(looks) // MOST_IN_A_LINE)
     names = [verifier_label(name) for name in looks]
-    figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
+    legend = figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
+    legend.set_title("How far each verifier stays below the optimum", {"size": 9, "weight": "bold"})
     return figure
 
 

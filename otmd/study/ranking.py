@@ -87,11 +87,11 @@ def rank(
 def held_out(
     table: pl.DataFrame, latency: Latency | None = None, candidates: Sequence[Candidate] = ()
 ) -> float:
-    """The mean value of the best on one half of the prompts, on the other half, both ways.
+    """The value of the best on half of the prompts, measured on the rest: the mean of both ways.
 
     On the prompts on which it was chosen, the best of many candidates is also the luckiest. Parameters are
     those of :func:`rank`; values are tokens per second with times, else per step. NaN for fewer than four
-    prompts, or if the best has no row on the other half.
+    prompts, or if the best has no row on the rest.
     """
     prompts = table.select(PROMPT).unique().sort(PROMPT).with_row_index("half")
     if len(prompts) < 4:
@@ -107,10 +107,10 @@ def held_out(
     return float(np.mean(values))
 
 
-def decision(ranked: pl.DataFrame, on_other_half: float = math.nan) -> list[str]:
+def decision(ranked: pl.DataFrame, on_the_rest: float = math.nan) -> list[str]:
     """Say what to take, and which others this ranking does not tell apart from it.
 
-    ``on_other_half`` is what :func:`held_out` says of the same table.
+    ``on_the_rest`` is what :func:`held_out` says of the same table.
     """
     best, *others = ranked.to_dicts()
     if best["law"] == NO_DRAFTS:
@@ -132,11 +132,11 @@ def decision(ranked: pl.DataFrame, on_other_half: float = math.nan) -> list[str]
             said += f" The bound of any lossless rule with these drafts: {best['bound']:.2f}."
     alike = [_name(row) for row in others if row["lead_low"] <= 0.0]
     sentences = [said]
-    if not math.isnan(on_other_half):
+    if not math.isnan(on_the_rest):
         unit = "second" if "tokens_per_second" in best else "step"
         sentences.append(
-            "The best of many is also the luckiest: chosen on one half of the prompts, it yields "
-            f"{on_other_half:.2f} tokens per {unit} on the other."
+            "The best of many is also the luckiest: chosen on half of the prompts, it yields "
+            f"{on_the_rest:.2f} tokens per {unit} on the rest."
         )
     if alike:
         left = len(alike) - MOST_NAMED

@@ -126,7 +126,21 @@ class PreparedVerifier(ABC):
 class Choice(Protocol):
     """A choice of one of the random drafts, or of none, at one position.
 
-    A subclass of your own defines :attr:`accepted` and :meth:`choice_probs`.
+    A subclass of your own defines :attr:`accepted` and :meth:`choice_probs`. The page *Add a law or a
+    verifier* has a rule for two drafts.
+
+    Examples
+    --------
+    Take the first draft wherever the target has all of its mass:
+
+    >>> import numpy as np
+    >>> from otmd.verifiers import Choice
+    >>> class First(Choice):
+    ...     accepted = np.array([0.5, 0.0])
+    ...     def choice_probs(self, tokens):
+    ...         return np.where((np.arange(len(tokens)) == 0) & (tokens == 0), 1.0, 0.0)
+    >>> First().rate, First().choice_probs(np.array([0, 1])).tolist()
+    (0.5, [1.0, 0.0])
     """
 
     @cached_property

@@ -132,7 +132,7 @@ def test_wrong_arguments_are_named(arguments: dict, message: str) -> None:
 @pytest.mark.parametrize(("solver", "form"), [("cvxpy", "compact"), ("networkx", "max_flow")])
 def test_missing_packages_are_named(monkeypatch, solver: str, form: str) -> None:
     monkeypatch.setitem(sys.modules, solver, None)
-    with pytest.raises(ImportError, match=r'pip install -e "\.\[modeling\]"'):
+    with pytest.raises(ImportError, match=r'pip install "otmd\[modeling\]"'):
         solve_transport(P, LAW, form, solver)
 
 
