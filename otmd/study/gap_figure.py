@@ -107,7 +107,8 @@ def make_figure(drawn: pl.DataFrame) -> Figure:
     lines = -(-len(looks) // MOST_IN_A_LINE)
     names = [verifier_label(name) for name in looks]
     legend = figure.legend(handles, names, loc="outside upper center", ncols=-(-len(looks) // lines))
-    legend.set_title("How far each verifier stays below the optimum", {"size": 9, "weight": "bold"})
+    legend.set_title("How far each verifier stays below the optimum")
+    legend.get_title().set(size=9, weight="bold")
     return figure
 
 
