@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from otmd import __version__
 from otmd.probabilities import wrong
+from otmd.storage.files import write_atomically
 from otmd.storage.parquet import read_parquet
 from otmd.storage.store import Layout, Store
 from otmd.study.runner import Bar, frame, run_study
@@ -207,15 +208,7 @@ def save(path: Path, table: pl.DataFrame, chosen: Namespace) -> None:
     rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **texts})
     file = io.BytesIO()
     pq.write_table(rows, file, compression="zstd", write_page_checksum=True)
-    write_whole(path, file.getvalue())
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_bytes(data)
-    unfinished.replace(path)
+    write_atomically(path, file.getvalue())
 
 
 def show(*tables: pl.DataFrame) -> None:

@@ -31,7 +31,7 @@ class Slot:
 
 @dataclass
 class Step:
-    """What an engine has at hand when it verifies depth ``depth`` of ``slots[index]``."""
+    """The data of an engine when it verifies depth ``depth`` of ``slots[index]``."""
 
     slots: list[Slot]
     index: int

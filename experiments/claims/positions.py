@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.runner import write_whole
 from experiments.texts import after_prompt, load_models, sample_paths
 from otmd import Processing
 from otmd.models import Prompt, load_prompts
+from otmd.storage.files import write_atomically
 
 DOMAINS = ("code", "maths", "chat", "prose")
 TEMPERATURES = (0.3, 0.6, 0.8, 1.0, 1.5)
@@ -88,7 +88,7 @@ def collected(prompts: Sequence[Prompt], models: Models = LAYERS) -> str:
         drafts = dict(zip(models.drafts, loaded, strict=True))
         for number, prompt in enumerate(missing, start=1):
             print(f"[{number}/{len(missing)}] collecting texts: {prompt.id}", flush=True)
-            write_whole(text_file(prompt, models), _collect(target, drafts, prompt))
+            write_atomically(text_file(prompt, models), _collect(target, drafts, prompt))
     # All prompts count, so that a sweep over more of them knows what is done.
     ids = [prompt.id for prompt in chosen_prompts()]
     identity = f"{ids}{tuple(models.drafts)}{TEMPERATURES}{PER_TEXT}{LENGTH}"

@@ -103,12 +103,9 @@ class DraftLaw(ABC):
             try:
                 init(self, *values, **named)
             except TypeError:
-                parameters = signature(init)
-                try:
-                    parameters.bind(self, *values, **named)
-                except TypeError as reason:
-                    call = f"{cls.__name__}({', '.join([*parameters.parameters][1:])})"
-                    raise TypeError(f"{call}: {reason}") from None
+                if misfit := _misfit(init, self, *values, **named):
+                    call = f"{cls.__name__}({', '.join([*signature(init).parameters][1:])})"
+                    raise TypeError(f"{call}: {misfit}") from None
                 raise
 
         cls.__init__ = constructor
@@ -413,16 +410,27 @@ def validate_law(law: object, before: object = None) -> DraftLaw:
 
 def takes_law(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let a call with q and n in place of the law, such as ``function(p, q, 2)``, point to the law."""
-    names = [*signature(function).parameters]
 
     @wraps(function)
     def call(*values: _P.args, **named: _P.kwargs) -> _R:
-        arguments = dict(zip(names, values, strict=False)) | named
-        if len(values) > len(names) or not arguments.keys() <= {*names}:
-            validate_law(arguments.get("law"))
-        return function(*values, **named)
+        try:
+            return function(*values, **named)
+        except TypeError:
+            if _misfit(function, *values, **named):
+                given = dict(zip(signature(function).parameters, values, strict=False)) | named
+                validate_law(given.get("law"))
+            raise
 
     return call
+
+
+def _misfit(function: Callable[..., object], *values: Any, **named: Any) -> str:
+    """Why a call does not fit the function's signature; empty if it does."""
+    try:
+        signature(function).bind(*values, **named)
+    except TypeError as reason:
+        return str(reason)
+    return ""
 
 
 def validate_one_position(law: object, before: object = None) -> DraftLaw:

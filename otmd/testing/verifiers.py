@@ -27,13 +27,11 @@ from otmd.testing.comparisons import (
 )
 from otmd.testing.laws import hostile_targets
 from otmd.verifiers import PoissonCoupling, Verifier
-from otmd.verifiers.base import as_verifier
+from otmd.verifiers.base import IN_FLOAT32, as_verifier
 
 # The bounds of a rate must hold whatever they are asked to be apart at most.
 _TOLERANCES = (0.3, 1e-3, 1e-8)
 _MOST_TUPLES = 5_000
-# A user's verifier may compute in float32.
-_LOSSLESS = 1e-6
 
 
 def check_verifier(
@@ -106,17 +104,15 @@ def check_verifier(
 def require_lossless(
     verifier: Verifier, law: Callable[[FloatArray, int], DraftLaw], num_drafts: int, name: str
 ) -> None:
-    """Raise ValueError unless a verifier that is not of otmd is lossless, with its rate, at small positions.
+    """Raise ValueError unless a verifier is lossless, and its bounds hold its rate, at small positions.
 
     Tuples are enumerated, at a vocabulary of n + 1 tokens or fewer. Where there are too many, 2,000 outputs
     are sampled at one position, and a lossless verifier is refused with probability at most 1e-4.
     """
-    if type(verifier).__module__.startswith("otmd."):
-        return
     for kind, target, drafts in _small_positions(verifier, law, num_drafts):
         is_small = drafts.position_structure.num_tuples <= _MOST_TUPLES
         if is_small and not isinstance(verifier, PoissonCoupling):
-            audit = enumerated(verifier, target, drafts, _LOSSLESS)
+            audit = enumerated(verifier, target, drafts, IN_FLOAT32)
         else:
             audit = losslessness(verifier, target, drafts, NUM_SAMPLES, false_alarm=1e-4)
         where = f"verifiers: {name}, n = {num_drafts}, V = {target.size}, {kind}"
@@ -125,7 +121,7 @@ def require_lossless(
             raise ValueError(f"{where}: {audit.verdict}; {advice}")
         if isinstance(audit, EnumeratedAudit):
             low, high = verifier.acceptance_bounds(target, drafts)
-            if not low - _LOSSLESS <= audit.acceptance <= high + _LOSSLESS:
+            if not low - IN_FLOAT32 <= audit.acceptance <= high + IN_FLOAT32:
                 bounds = f"the bounds {low:.4f} and {high:.4f} of the rate"
                 raise wrong(where, bounds, f"{audit.acceptance:.4f} between them")
 

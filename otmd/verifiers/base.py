@@ -22,6 +22,9 @@ from otmd.probabilities import FloatArray, validate_tol, wrong, wrong_type
 from otmd.registry import VERIFIERS, find
 from otmd.verifiers.prepared import PreparedVerifier, Verdict, decision_rng
 
+IN_FLOAT32 = 1e-6
+"""Probabilities of a user's verifier may be off by this much: it may compute in float32."""
+
 
 class UnsupportedLaw(ValueError):  # noqa: N818 - the public interface's name
     """A verifier was asked to serve a draft law that it is not lossless for.
