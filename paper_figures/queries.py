@@ -480,7 +480,7 @@ def cactus_budget() -> Numbers:
     return {"so": so, "share": 100 * so, "divergences": "; ".join(words), "positions": count}
 
 
-# Tokens per call.
+# Tokens per step.
 
 
 def over_rejection(row: Numbers) -> str:

@@ -1,4 +1,4 @@
-"""Figures of tokens per call of the target, with draft trees."""
+"""Figures of tokens per step, with draft trees."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,7 +109,7 @@ SPECTR = {4: ((1, 8), (2.4, 3.1)), 8: ((1, 8), (2.9, 4.0))}
 
 
 def spectr_paths(results: Path) -> Figure:
-    """A panel for each depth L: tokens per call against the number of paths K, a line for each rule."""
+    """A panel for each depth L: tokens per step against the number of paths K, a line for each rule."""
     table = read(results, ["paths", "depth", "rule", "value", "error"])
     depths = sorted(set(table["depth"]))
     figure = Figure(figsize=(ONE_COLUMN, 2.6), layout="constrained")
@@ -117,7 +117,7 @@ def spectr_paths(results: Path) -> Figure:
     headline(figure, "The more paths, the more the rule matters")
     for axes, depth in zip(panels, depths, strict=True):
         _paths(axes, table.filter(depth=depth).sort("paths"), depth)
-    panels[0].set_ylabel("tokens per call of the target")
+    panels[0].set_ylabel("tokens per step")
     handles = panels[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, handlelength=1.5, fontsize=7)
     return figure
@@ -178,7 +178,7 @@ def _by_depth(axes: Axes, table: pl.DataFrame) -> None:
     axes.plot(*SPECHUB, label="SpecHub in its paper", **PUBLISHED)
     axes.set_xticks(sorted(set(table["depth"])))
     axes.set_xlabel("depth of the binary tree")
-    axes.set_ylabel("tokens per call of the target")
+    axes.set_ylabel("tokens per step")
 
 
 def _gains(axes: Axes, table: pl.DataFrame) -> None:
@@ -190,7 +190,7 @@ def _gains(axes: Axes, table: pl.DataFrame) -> None:
         line(axes, rows["temperature"].to_list(), gains, rule, ls=style)
     axes.set_xticks(sorted(set(table["temperature"])))
     axes.set_xlabel("temperature")
-    axes.set_ylabel("tokens per call, gained")
+    axes.set_ylabel("tokens per step, gained")
 
 
 def sequence_optimum(results: Path) -> Figure:
