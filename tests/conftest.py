@@ -31,7 +31,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not getattr(session.config.option, "numprocesses", None) or numba.config.DISABLE_JIT:
         return
     script = Path(__file__).parent / "compile_kernels.py"
-    halves = [subprocess.Popen([sys.executable, script, str(half)]) for half in (0, 1)]
-    failed = [half.wait() for half in halves]
+    runs = [subprocess.Popen([sys.executable, script, step]) for step in ("1", "-1")]
+    failed = [run.wait() for run in runs]
     if any(failed):
         pytest.exit(f"{script.name} failed", returncode=1)
