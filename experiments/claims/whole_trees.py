@@ -10,7 +10,6 @@ from the same tree and from the text that follows. So tokens − on_tree + on_te
 and less variance where the tree decides how much can be accepted.
 """
 
-import gc
 import hashlib
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache, partial
@@ -206,9 +205,8 @@ def position_rows(
             about["on_text"] = InclusionBound().along(context, text)
         for name, rule in candidate.rules.items():
             yield {**about, "rule": name, "tokens": rule.expected_tokens(context, tree)}
-        # A context refers to itself, and holds hundreds of megabytes.
+        # They hold hundreds of megabytes.
         del context, tree
-        gc.collect()
 
 
 def sampled(
@@ -229,8 +227,6 @@ def loaded(pairs: str, draft: str) -> tuple[LanguageModel, Draft]:
     The pair of two sizes is computed in bfloat16, the dtype of its release, the others in float32.
     """
     models = MODELS[pairs]
-    # The collections of garbage after each tree do not look at what is there already.
-    gc.freeze()
     target, [drafting] = load_models(models.target, [models.drafts[draft]], chosen_prompts())
     if pairs == "sizes":
         for model in (target, drafting):

@@ -28,8 +28,6 @@ def test_trees_have_no_more_drafts_than_the_budget():
 @pytest.fixture
 def tiny_pair(monkeypatch):
     pair = make_pair()
-    # For large vocabularies; here it takes most of the time.
-    monkeypatch.setattr("gc.collect", lambda: 0)
     prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
     monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
     monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)
