@@ -54,7 +54,7 @@ def choice(results: Path) -> Figure:
         grid(axes)
     panels[0].set_ylim(-30, 8)
     panels[0].set_ylabel("4 drafts, less 4 strata (points)")
-    panels[2].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=7, columnspacing=1.2)
+    panels[2].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=6.8, columnspacing=0.8)
     return figure
 
 

@@ -215,6 +215,6 @@ def sequence_optimum(results: Path) -> Figure:
     axes.set_yticks(range(len(groups)), labels=[f"{law}, L = {depth}" for _, depth, law in groups])
     axes.invert_yaxis()
     axes.set_xlim(left=-0.01)
-    axes.set_xlabel("tokens per step short of the optimum")
+    axes.set_xlabel("tokens per step short of the optimum", loc="right")
     figure.legend(loc="outside lower center", ncols=2, handletextpad=0.2, fontsize=7)
     return figure

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 import paper_figures.__main__
@@ -27,7 +28,15 @@ SLOW = [name for name in [*FIGURES, "gaps", *THEORY] if name not in QUICK]
 
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
+def test_a_figure_says_how_it_was_drawn_and_clips_nothing(name: str, tmp_path: Path, monkeypatch) -> None:
+    margins, save = [], Figure.savefig
+
+    def savefig(figure: Figure, *args: object, **options: object) -> None:
+        save(figure, *args, **options)
+        drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        margins.extend([drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1])
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
     figure, options = tmp_path / "figure.png", []
     command = f"python -m paper_figures {name}"
     if name not in THEORY:
@@ -42,6 +51,8 @@ def test_a_figure_says_how_it_was_drawn(name: str, tmp_path: Path) -> None:
     with Image.open(figure) as image:
         assert image.info["Source"] == command
         assert image.size[0] >= 1000
+    # In inches, of all that is drawn, text included.
+    assert min(margins) >= 0.0
 
 
 def test_pages_show_every_figure_as_its_code_and_results_draw_it(tmp_path, monkeypatch) -> None:
