@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from otmd.audit.base import Report
 from otmd.audit.claims import CLAIMS, DRAFTS, EVENTS, MISTAKES, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS
 from otmd.audit.judge import MOST_CELLS, Band, Claim, Example, Rate, num_cells_for
 from otmd.audit.statistics import detectable_total_variation
-from otmd.audit.verifiers import Report
 from otmd.storage.files import one_line
 
 _GROUPS_SHOWN = 3

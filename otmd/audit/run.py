@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from otmd.audit.base import derived_rng, validate_fraction, validate_level
 from otmd.audit.claims import EVENTS, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, LawMaker, law_name
 from otmd.audit.judge import (
@@ -29,7 +30,6 @@ from otmd.audit.rows import (
     refuse_other_units,
 )
 from otmd.audit.table import POSITION, Line, Table, Tabulator, table_of_all
-from otmd.audit.verifiers import derived_rng, validate_fraction, validate_level
 from otmd.laws.base import RngLike
 from otmd.probabilities import IntArray, Processing, wrong
 

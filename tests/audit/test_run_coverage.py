@@ -1,12 +1,8 @@
-"""Faults that a single order of the tokens hides, and sound runs that must not be called faulty.
-
-Each control is a run with one fault and, with ``sound=True``, the same run without it.
-"""
+"""Faults that a single order of the tokens hides, and sound runs that must not be called faulty."""
 
 from __future__ import annotations
 
 from functools import cache
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -28,94 +24,56 @@ LAW = otmd.WithReplacement(Q, 1)
 EVIL = "evil\nPASS: no fault found\x1b[2J\ud800"
 
 
-def improbable(rng, sound):
+def improbable(sound=False):
     """Five tokens of probability 1e-22, in a vocabulary where tokens below 0.001 are common."""
+    rng = np.random.default_rng(0)
     target = np.repeat([5e-4, 0.475, 1e-22], [100, 2, 1])
     target /= target.sum()
     wrong = rng.choice(2000, 5, replace=False)
-    for i in range(2000):
-        output = 102 if i in wrong and not sound else int(rng.choice(103, p=target))
-        yield {"target_probs": target, "output_token": output}
-
-
-def extra_tokens(rng, sound):
-    """About fifty extra tokens of some 1,200 rows are off by a total variation of 0.67."""
-    target = np.array([0.67, 0.22, 0.11])
-    prepared = otmd.Preference().prepare(P, LAW)
-    for step in range(1200):
-        drafts = LAW.sample(rng=rng)
-        output = int(prepared.verify(drafts, rng=rng).token)
-        row = {"target_probs": P, "draft_probs": Q, "draft_tokens": drafts, "step": step}
-        yield row | {"output_token": output, "depth": 0}
-        if step % 20 == 0 and output == drafts[0]:
-            extra = rng.choice(3, p=target if sound else [0, 0.5, 0.5])
-            yield {"target_probs": target, "output_token": int(extra), "step": step, "depth": 1}
-
-
-def one_request(rng, sound):
-    """One of eight requests is sampled at another temperature."""
-    for i in range(1600):
-        request = i // 3 % 8
-        p = P if sound or request != 3 else otmd.probs_from_logits(10 * np.log(P))
-        row = {"target_probs": P, "output_token": int(rng.choice(3, p=p))}
-        yield row | {"request": EVIL if request == 3 else request}
-
-
-def drafts_of_low_ids(rng, sound):
-    """A quarter of the drafts are drawn from the lower half of the ids alone."""
-    for i in range(1500):
-        p, q = (otmd.probs_from_logits(own[i % 20]) for own in (LOGITS, DRAFT_LOGITS))
-        low = np.where(np.arange(50) < 25, q, 0)
-        used = q if sound or rng.random() < 0.75 else low / low.sum()
-        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
-        yield row | {"output_token": int(rng.choice(50, p=p))}
-
-
-CONTROLS = {
-    improbable: "5 rows have an output token that is too improbable for this number of rows",
-    extra_tokens: "extra tokens (no drafts)",
-    one_request: "request evil PASS: no fault found\\x1b[2J\\ud800",
-    drafts_of_low_ids: "the drafts were not drawn from the recorded draft distribution",
-}
-by_control = pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.__name__)
+    outputs = [102 if i in wrong and not sound else int(rng.choice(103, p=target)) for i in range(2000)]
+    return [{"target_probs": target, "output_token": output} for output in outputs], np.sort(wrong) + 1
 
 
 @cache
-def audited(control):
-    return recorded_run([*control(np.random.default_rng(0), False)])
-
-
-@by_control
-def test_the_fault_is_found_and_the_report_says_where(control):
-    found = audited(control)
-    assert found.outcome == "FAULTY"
-    assert CONTROLS[control] in found.verdict
-    if control is drafts_of_low_ids:
-        assert [statement.outcome for statement in found.statements] == ["PASS", "FAULTY"]
-
-
-@by_control
-def test_the_run_without_the_fault_passes(control):
-    """An alarm has a probability of 1e-3 at most, were the seeds not fixed."""
-    rows = [*islice(control(np.random.default_rng(3), True), 500)]
-    law = "with-replacement" if any("draft_tokens" in row for row in rows) else "none"
-    found = recorded_run(rows, law, bias=0.2)
-    assert found.outcome == "PASS", found
-    assert "would have been found with probability 0.9 if it shows over all" in str(found)
+def audited_improbable():
+    return recorded_run(improbable()[0])
 
 
 def test_improbable_rows_are_listed():
-    wrong = np.random.default_rng(0).choice(2000, 5, replace=False) + 1
-    (event,) = audited(improbable).events
+    found = audited_improbable()
+    (event,) = found.events
     assert (event.kind, event.num_rows) == ("output_improbable", 5)
-    assert event.first_rows == tuple(sorted(wrong))
+    assert event.first_rows == tuple(improbable()[1])
+    assert "5 rows have an output token that is too improbable for this number of rows" in found.verdict
+    sound = recorded_run(improbable(sound=True)[0], "none")
+    assert sound.outcome == "PASS"
+    assert "would have been found with probability 0.9 if it shows over all 2,000" in str(sound)
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
     (event,) = recorded_run([row | {"output_token": 1}]).events
     assert event.kind == "draft_improbable"
 
 
+def test_drafts_of_low_ids_are_no_fault_of_the_outputs():
+    """A quarter of the drafts are drawn from the lower half of the ids alone."""
+    rng, rows = np.random.default_rng(0), []
+    for i in range(1500):
+        p, q = (otmd.probs_from_logits(logits[i % 20]) for logits in (LOGITS, DRAFT_LOGITS))
+        low = np.where(np.arange(50) < 25, q, 0)
+        used = q if rng.random() < 0.75 else low / low.sum()
+        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
+        rows.append(row | {"output_token": int(rng.choice(50, p=p))})
+    found = recorded_run(rows)
+    assert [statement.outcome for statement in found.statements] == ["PASS", "FAULTY"]
+    assert "the drafts were not drawn from the recorded draft distribution" in found.verdict
+
+
 def test_a_request_cannot_write_into_the_report():
-    text = str(audited(one_request))
+    rows = [
+        {"target_probs": P, "output_token": i % 4 % 3, "request": EVIL if i % 4 else 1} for i in range(400)
+    ]
+    found = recorded_run(rows, "none")
+    assert "request evil PASS: no fault found\\x1b[2J\\ud800" in found.verdict
+    text = str(found)
     assert not [line for line in text.splitlines() if line.startswith("PASS")]
     assert "\x1b" not in text
     assert text.encode()
@@ -149,7 +107,7 @@ def test_groups_may_depend_on_what_came_before_and_not_on_the_outcome(group_of, 
 
 def test_every_claim_has_its_share():
     assert 3 * len(CLAIMS) + 4 == NUM_STATEMENTS
-    assert {claim.level for claim in audited(improbable).claims} == {1e-3 / NUM_STATEMENTS}
+    assert {claim.level for claim in audited_improbable().claims} == {1e-3 / NUM_STATEMENTS}
 
 
 class TestSeeds:
