@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -40,7 +39,6 @@ from otmd.audit.table import (
 from otmd.probabilities import IntArray, from_tensor, wrong
 from otmd.storage.arrays import read_npz
 from otmd.storage.files import folder_lock, one_line, parse_json, shortened, write_atomically
-from otmd.storage.parquet import read_columns
 
 RECORD = "run.json"
 _FORMAT = 1
@@ -83,10 +81,9 @@ class Recorder:
     Notes
     -----
     A recorder is for one process and one thread, and has its own folder. Of a row, the numbers are kept that
-    the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
-    installed and else ``.npz``, each whole or not at all, the last at :meth:`close`. A process that is killed
-    loses at most the part it was filling. If a part cannot be written, its rows are kept for the next
-    attempt: do not add them again.
+    the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, as ``.npz``, each whole or
+    not at all, the last at :meth:`close`. A process that is killed loses at most the part it was filling. If
+    a part cannot be written, its rows are kept for the next attempt: do not add them again.
 
     Examples
     --------
@@ -212,7 +209,12 @@ class Recorder:
 
     def _write(self) -> None:
         if self._lines:
-            _write_part(self._folder, self._num_parts, table_of(self._lines))
+            table = table_of(self._lines)
+            # Objects would be pickled.
+            columns: dict[str, Any] = table | {"request": table["request"].astype(str)}
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **columns)
+            write_atomically(self._folder / f"part-{self._num_parts:05}.npz", buffer.getvalue())
             self._num_parts += 1
             self._lines = []
 
@@ -232,30 +234,14 @@ def _block(name: str, value: Any, num_drafts: int) -> Any:
     return block
 
 
-def _write_part(folder: Path, number: int, table: Table) -> None:
-    buffer = io.BytesIO()
-    if importlib.util.find_spec("pyarrow"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        suffix = ".parquet"
-        pq.write_table(pa.table(table), buffer, compression="zstd", write_page_checksum=True)
-    else:
-        suffix = ".npz"
-        # Objects would be pickled.
-        columns: dict[str, Any] = table | {"request": table["request"].astype(str)}
-        np.savez_compressed(buffer, **columns)
-    write_atomically(folder / f"part-{number:05}{suffix}", buffer.getvalue())
-
-
 def read_folder(folder: Path) -> tuple[Declared, Table]:
     """Read the folder of a recorder; a ValueError names the file at fault."""
     declared = _read_declared(folder / RECORD)
     parts: list[Table] = []
     num_lines, last_row = 0, 0
     for number, path in enumerate(sorted(folder.glob("part-*"))):
-        if path.stem != f"part-{number:05}" or path.suffix not in (".parquet", ".npz"):
-            raise wrong(folder, path.name, f"part-{number:05} as .parquet or .npz")
+        if path.name != f"part-{number:05}.npz":
+            raise wrong(folder, path.name, f"part-{number:05}.npz")
         if not path.is_file():
             raise wrong(path, "no regular file", "one")
         part = _read_part(path)
@@ -289,12 +275,7 @@ def _read_declared(path: Path) -> Declared:
 
 
 def _read_part(path: Path) -> Table:
-    if path.suffix == ".npz":
-        part = read_npz(path)
-    else:
-        part = read_columns(path, ["request"])
-        if max(map(len, map(str, part["request"])), default=0) > LONGEST_LABEL:
-            raise wrong(path, "a long text", f"at most {LONGEST_LABEL} characters")
+    part = read_npz(path)
     if set(part) != set(COLUMNS):
         odd = sorted(map(str, set(part) ^ set(COLUMNS)))
         raise wrong(path, f"other columns ({shortened(', '.join(odd))})", "those of this version")
@@ -322,7 +303,6 @@ def _contradictions(part: Table) -> dict[str, np.ndarray]:
     follows[:1] = False
     is_tested = token >= 0
     faults = {
-        "no text as request": np.array([not isinstance(x, str) for x in part["request"]], bool),
         "a negative number": (row < 1) | (part["depth"] < 0) | (slot < POSITION) | (token < -1),
         "too large a depth": part["depth"] > DEEPEST,
         "rows that do not ascend": np.diff(row, prepend=0) < ~is_draft,
