@@ -99,6 +99,11 @@ CLASSES = {
     ),
     "earlier occurrences": ("new in the request", "came out earlier in the request"),
 }
+# The columns of a class and of the masses of all classes, by order.
+CLASS_COLUMNS = {
+    order: (f"class by {order}", [f"mass of class {k} by {order}" for k in range(len(names))])
+    for order, names in CLASSES.items()
+}
 # The bounds of these classes; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (1e-9, 1e-6, 0.001, 0.01, 0.1)

@@ -13,18 +13,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from otmd.audit.claims import CLASSES, ORDERED, OUTPUTS
+from otmd.audit.claims import CLASS_COLUMNS, ORDERED, OUTPUTS
 from otmd.audit.declared import LawMaker, law_name
-from otmd.audit.rows import (
-    DEEPEST,
-    LONGEST_LABEL,
-    MOST_ROWS,
-    NOT_DECIDED,
-    PER_TOKEN,
-    Fields,
-    read_ids,
-    read_row,
-)
+from otmd.audit.rows import DEEPEST, LONGEST_LABEL, MOST_ROWS, NOT_DECIDED, PER_TOKEN, read_ids, read_row
+from otmd.audit.source import Fields
 from otmd.audit.table import (
     COLUMNS,
     LINES_OF_PART,
@@ -320,10 +312,9 @@ def _contradictions(part: Table) -> dict[str, np.ndarray]:
             inside = (part[name] >= 0) & (part[name] <= 1 + _ROUNDING)
             faults["a number that is no mass"] |= tested & ~inside
     tested = is_tested & ~is_draft
-    for order, names in CLASSES.items():
-        label = part[f"class by {order}"]
-        masses = np.stack([part[f"mass of class {k} by {order}"] for k in range(len(names))])
-        is_sound = (label >= 0) & (label < len(names)) & (masses >= 0).all(axis=0)
+    for name, names in CLASS_COLUMNS.values():
+        masses = np.stack([part[mass] for mass in names])
+        is_sound = (part[name] >= 0) & (part[name] < len(names)) & (masses >= 0).all(axis=0)
         is_sound &= np.abs(masses.sum(axis=0) - 1.0) <= _ROUNDING
         faults["a class that does not exist"] |= tested & ~is_sound
     for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from otmd.audit import claims, statistics
 from otmd.audit.base import SLACK, acceptance_ceiling
-from otmd.audit.claims import CLASSES, DRAFTS, EVENTS, ORDERED, OUTPUTS
+from otmd.audit.claims import CLASS_COLUMNS, DRAFTS, EVENTS, ORDERED, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, WITHOUT_ORDER, LawMaker, declared_law, law_maker
-from otmd.audit.rows import NOT_DECIDED, Row, Side, as_kept, mass_of_choice
+from otmd.audit.rows import MOST_ROWS, NOT_DECIDED, Row, Side, as_kept, mass_of_choice
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, wrong
 
@@ -72,12 +72,8 @@ COLUMNS: dict[str, tuple[type, Any]] = {
     "repeats_row": (bool, False),
     "repeat_of_row": (np.float64, np.nan),
     **{claim.name: (np.float64, np.nan) for side in ORDERED for claim in ORDERED[side]},
-    **{f"class by {order}": (np.int64, -1) for order in CLASSES},
-    **{
-        f"mass of class {k} by {order}": (np.float64, 0.0)
-        for order, names in CLASSES.items()
-        for k in range(len(names))
-    },
+    **{label: (np.int64, -1) for label, _ in CLASS_COLUMNS.values()},
+    **{mass: (np.float64, 0.0) for _, masses in CLASS_COLUMNS.values() for mass in masses},
     **dict.fromkeys(EVENTS, (bool, False)),
 }
 
@@ -90,10 +86,12 @@ def table_of(lines: Sequence[Line]) -> Table:
     }
 
 
-def table_of_all(lines_of_rows: Iterable[list[Line]]) -> Table:
+def table_of_all(lines_of_rows: Iterable[list[Line]], name: str) -> Table:
     """The columns of the lines of many rows; as dicts, all lines would take several times the memory."""
     parts, lines = [], []
-    for of_row in lines_of_rows:
+    for number, of_row in enumerate(lines_of_rows, start=1):
+        if number > MOST_ROWS:
+            raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
         lines += of_row
         if len(lines) >= LINES_OF_PART:
             parts.append(table_of(lines))
@@ -296,9 +294,11 @@ class Tabulator:
         if q is not None:
             line["draft_mass"] = float(q[output])
         labels, masses = claims.classify(p, by_q, seen, has_drafts, output)
-        for order, label, of_classes in zip(CLASSES, labels, masses, strict=True):
-            line[f"class by {order}"] = label
-            line |= {f"mass of class {k} by {order}": float(x) for k, x in enumerate(of_classes)}
+        for (label_name, mass_names), label, of_classes in zip(
+            CLASS_COLUMNS.values(), labels, masses, strict=True
+        ):
+            line[label_name] = label
+            line |= zip(mass_names, of_classes.tolist(), strict=True)
         if line["mass"] == 0:
             return line | {"gap": _gap(row.target, row.output_token)}
         line["ceiling"] = self._ceiling(row, p, q if has_drafts else None, law)

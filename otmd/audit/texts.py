@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,9 @@ from otmd.audit.base import derived_rng
 from otmd.audit.declared import NO_DRAFTS
 from otmd.audit.recorder import Declared
 from otmd.audit.report import RecordedRunAudit
-from otmd.audit.rows import (
-    MOST_ROWS,
-    Fields,
-    Source,
-    looks_like_probabilities,
-    numbered,
-    read_ids,
-    read_row,
-)
+from otmd.audit.rows import looks_like_probabilities, read_ids, read_row
 from otmd.audit.run import audit_table, validate_rates
+from otmd.audit.source import Fields, Source, numbered
 from otmd.audit.table import Line, Tabulator, table_of_all
 from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, from_tensor, validate_count, wrong
@@ -118,18 +111,15 @@ def texts(
     positions = (at for number, row in rows for at in _positions(number, row, name))
 
     def lines() -> Iterator[list[Line]]:
-        number = 0
+        numbers = count(1)
         while batch := [*islice(positions, batch_size)]:
             for (_, fields), logits in zip(batch, _logits_after(oracle, batch, kept), strict=True):
-                number += 1
-                if number > MOST_ROWS:
-                    raise ValueError(f"{name}: got more than {MOST_ROWS} tokens: audit them in parts")
                 row = fields | {"target_logits": logits}
-                yield tabulator.lines(read_row(number, row, name, processing))
+                yield tabulator.lines(read_row(next(numbers), row, name, processing))
 
     declared = Declared("", "", ends)
     generator = derived_rng(rng, "texts")
-    table = table_of_all(lines())
+    table = table_of_all(lines(), name)
     if looks_like_probabilities(table["target_unit"]):
         raise wrong("oracle", "probabilities after every prefix", "raw logits")
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)

@@ -12,7 +12,7 @@ from scipy.stats import binom
 import otmd
 from otmd import audit
 from otmd.audit import recorded_run
-from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, ROWS, SLOTS
+from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, SLOTS
 from otmd.audit.drafts import independence_p_values
 from otmd.audit.judge import Evidence, Grouping, judge_claim, judge_rate
 
@@ -229,40 +229,39 @@ def test_impossible_tokens_are_no_matter_of_acceptance():
     assert not found.acceptance.too_high
 
 
-DRAFT_PROBS = [otmd.probs_from_logits(logits) for logits in LOGITS]
-LAWS = {id(q): otmd.WithReplacement(q, 2) for q in DRAFT_PROBS}
-
-
-def rows_of(draw, number: int, seed: int) -> list[dict]:
-    """Positions with laws of their own; drafts ``draw(q, rng, position)``, and a token of the target."""
-    rng, rows = np.random.default_rng(seed), []
-    for i in range(number):
-        q = DRAFT_PROBS[i * 7 % 20]
-        row = {"target_probs": q, "draft_probs": q, "draft_tokens": draw(q, rng, i)}
-        rows.append(row | {"output_token": int(rng.choice(50, p=q))})
-    return rows
-
-
-def independent(q, rng, position):
-    return LAWS[id(q)].sample(rng=rng)
-
-
-def mirrored(q, rng, position):
-    """The second uniform number is 1 − the first: hardly ever equal, and never independent."""
-    u = rng.random()
-    return np.searchsorted(q.cumsum(), [u, (1 - u) * (1 - 1e-12)], side="right").clip(0, 49)
-
-
 def test_dependent_drafts_of_a_run_are_found():
-    """Copies and seeds used twice are in test_fault_patterns.py."""
-    found = recorded_run(rows_of(mirrored, 700, 1), false_alarm=0.01, rng=1)
+    """The second uniform number is 1 − the first: hardly ever equal, and never independent.
+
+    Copies and seeds used twice are in test_fault_patterns.py.
+    """
+    rng, rows = np.random.default_rng(1), []
+    for i in range(700):
+        q, u = otmd.probs_from_logits(LOGITS[i * 7 % 20]), rng.random()
+        drafts = np.searchsorted(q.cumsum(), [u, (1 - u) * (1 - 1e-12)], side="right").clip(0, 49)
+        row = {"target_probs": q, "draft_probs": q, "draft_tokens": drafts}
+        rows.append(row | {"output_token": int(rng.choice(50, p=q))})
+    found = recorded_run(rows, false_alarm=0.01, rng=1)
     assert SLOTS.name in [x.name for x in found.claims if x.refuted]
     assert found.verdict.startswith("FAULTY: ")
 
 
-@pytest.mark.slow
-def test_independent_drafts_of_runs_raise_alarms_at_the_stated_rate():
-    runs = [recorded_run(rows_of(independent, 150, i), false_alarm=0.2, rng=i) for i in range(30)]
-    linked = {SLOTS.name, ROWS.name}
-    assert all(linked <= {claim.name for claim in run.claims} for run in runs)
-    assert sum(run.faulty for run in runs) <= binom.isf(1e-4, 30, 0.2)
+def test_stratified_drafts_verified_with_the_law_of_independent_ones():
+    """Whether the report finds other faults of engines says test_fault_patterns.py."""
+    engine = Engine(
+        sample=lambda rng, q, count, step: otmd.Stratified(q, count).sample(rng=rng), num_drafts=3
+    )
+    refuted = {
+        claim.name
+        for claim in recorded_run(engine.run(500, 1), "stratified", 0.01, rng=1).claims
+        if claim.refuted
+    }
+    orders = (f"output tokens follow the target (in order of {order})" for order in ("p/q", "p"))
+    assert refuted & {*orders}
+
+
+def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():
+    """The negative control of what the page says of such rows."""
+    rows = [row for row in Engine().run(700, 1) if row["depth"] == 0]
+    chosen = [row for row in rows if row["output_token"] in row["draft_tokens"]]
+    assert recorded_run(chosen, false_alarm=0.01).faulty
+    assert not recorded_run(rows, false_alarm=0.01).faulty
