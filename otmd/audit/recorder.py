@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from otmd.audit.claims import CLASS_COLUMNS, ORDERED, OUTPUTS
+from otmd.audit.claims import CLASS_COLUMNS, DRAFTS, ORDERED
 from otmd.audit.declared import LawMaker, law_name
 from otmd.audit.rows import DEEPEST, LONGEST_LABEL, MOST_ROWS, NOT_DECIDED, PER_TOKEN, read_ids, read_row
 from otmd.audit.source import Fields
@@ -288,13 +288,25 @@ def _read_part(path: Path) -> Table:
 def _contradictions(part: Table) -> dict[str, np.ndarray]:
     """Lines (M,) that no recorder writes, by what is wrong with them."""
     slot, row, token, mass = (part[name] for name in ("slot", "row", "token", "mass"))
-    is_draft = slot > POSITION
+    is_draft, is_tested = slot > POSITION, token >= 0
     before = np.roll(slot, 1)
     before[:1] = -2
     follows = (slot == before + 1) & (row == np.roll(row, 1))
     follows[:1] = False
-    is_tested = token >= 0
-    faults = {
+    # NaN where there is no such number, but for the masses of a tested token.
+    no_mass = np.zeros(row.size, bool)
+    for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):
+        no_mass |= (part[name] < 0) | (part[name] > 1 + _ROUNDING)
+    for side, claims in ORDERED.items():
+        tested = is_tested & (is_draft == (side == DRAFTS))
+        for name in ("mass", "tail", *(claim.name for claim in claims)):
+            no_mass |= tested & ~((part[name] >= 0) & (part[name] <= 1 + _ROUNDING))
+    no_class = np.zeros(row.size, bool)
+    for label, names in CLASS_COLUMNS.values():
+        masses = np.stack([part[name] for name in names])
+        is_sound = (part[label] >= 0) & (part[label] < len(names)) & (masses >= 0).all(axis=0)
+        no_class |= ~is_sound | (np.abs(masses.sum(axis=0) - 1.0) > _ROUNDING)
+    return {
         "a negative number": (row < 1) | (part["depth"] < 0) | (slot < POSITION) | (token < -1),
         "too large a depth": part["depth"] > DEEPEST,
         "rows that do not ascend": np.diff(row, prepend=0) < ~is_draft,
@@ -303,20 +315,6 @@ def _contradictions(part: Table) -> dict[str, np.ndarray]:
         "an output that was not decided": is_tested & ~is_draft & ~part["decided"],
         "drafts after one that cannot be drawn": is_draft & (slot > 0) & (np.roll(mass, 1) == 0),
         "a draft without its repetitions": (slot > 0) & np.isnan(part["repeat_in_slots"]),
-        "a number that is no mass": np.zeros(row.size, bool),
-        "a class that does not exist": np.zeros(row.size, bool),
+        "a number that is no mass": no_mass,
+        "a class that does not exist": is_tested & ~is_draft & no_class,
     }
-    for side, claims in ORDERED.items():
-        tested = is_tested & (is_draft if side != OUTPUTS else ~is_draft)
-        for name in ("mass", "tail", *(claim.name for claim in claims)):
-            inside = (part[name] >= 0) & (part[name] <= 1 + _ROUNDING)
-            faults["a number that is no mass"] |= tested & ~inside
-    tested = is_tested & ~is_draft
-    for name, names in CLASS_COLUMNS.values():
-        masses = np.stack([part[mass] for mass in names])
-        is_sound = (part[name] >= 0) & (part[name] < len(names)) & (masses >= 0).all(axis=0)
-        is_sound &= np.abs(masses.sum(axis=0) - 1.0) <= _ROUNDING
-        faults["a class that does not exist"] |= tested & ~is_sound
-    for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):
-        faults["a number that is no mass"] |= (part[name] < 0) | (part[name] > 1 + _ROUNDING)
-    return faults

@@ -70,7 +70,7 @@ def of_run(engine, law):
 
 
 def of_texts(seed, level):
-    written = chain_texts(np.random.default_rng([11, seed]), TABLE, 40)
+    written = chain_texts(np.random.default_rng([11, seed]), TABLE, 40, -1)
     oracle = lambda prefixes: np.log(TABLE[[prefix[-1] for prefix in prefixes]])  # noqa: E731
     return audit.texts(written, oracle, false_alarm=level, rng=seed).faulty
 
