@@ -125,12 +125,3 @@ def test_processing_is_given_by_options(tmp_path, capsys):
     capsys.readouterr()
     assert main(["audit", path, "--draft-top-k", "2"]) == 3
     assert "3 rows have a draft of draft probability zero" in capsys.readouterr().out
-
-
-def test_processing_of_recorded_probabilities_is_refused(faulty, capsys):
-    assert main(["audit", faulty, "--target-temperature", "1"]) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("otmd: ")
-    assert said.err.count("\n") == 1
-    assert "row 1: target_processing: got a processing of target_" in said.err
-    assert not said.out

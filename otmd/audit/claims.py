@@ -21,16 +21,8 @@ OUTPUTS, DRAFTS = "outputs", "drafts"
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Before(NamedTuple):
-    """The state of a position before a token is drawn, each of shape (V,).
-
-    ``probs`` is the claimed distribution of the token, ``draft_probs`` is q (zeros where it is not recorded),
-    and ``occurrences`` counts each token earlier in the request.
-    """
-
-    probs: FloatArray
-    draft_probs: FloatArray
-    occurrences: FloatArray
+Key = Callable[[FloatArray, FloatArray, FloatArray], FloatArray]
+"""From p, q (zeros where it is not recorded) and the occurrences of each token earlier in the request."""
 
 
 class Hypothesis(NamedTuple):
@@ -43,7 +35,7 @@ class Hypothesis(NamedTuple):
     name: str
     side: str
     order: str
-    key: Callable[[Before], FloatArray] | None
+    key: Key | None
     refuted: str
 
 
@@ -53,34 +45,29 @@ def _scattered(vocab_size: int) -> FloatArray:
     return (np.arange(vocab_size, dtype=np.uint64) * _SPREAD).astype(np.float64)
 
 
-def _of_outputs(order: str, key: Callable[[Before], FloatArray]) -> Hypothesis:
+def _of_outputs(order: str, key: Key) -> Hypothesis:
     name = f"output tokens follow the target (in order of {order})"
     refuted = "the output tokens do not follow the target distribution"
     return Hypothesis(name, OUTPUTS, order, key, refuted)
 
 
 _FOLLOW = "drafts follow their distribution"
+_BY_ID = f"{_FOLLOW} (in order of token id)"
 _NOT_DRAWN = "the drafts were not drawn from the recorded draft distribution"
 _LINKED = "the drafts of a position depend on one another"
 _USED_TWICE = "drafts depend on those of the position before: are random numbers used twice?"
-# With a key of zeros, ties fall to the lower id. For a draft, Before.probs is its own distribution.
 SLOTS = Hypothesis("no link between the drafts of a position", DRAFTS, "", None, _LINKED)
 ROWS = Hypothesis("no link to the drafts of the position before", DRAFTS, "", None, _USED_TWICE)
+# With a key of zeros, ties fall to the lower id. For a draft, p is its own distribution.
 CLAIMS = (
-    _of_outputs("p/q", lambda at: statistics.ratios(at.probs, at.draft_probs)),
-    _of_outputs("p", lambda at: -at.probs),
-    _of_outputs("q", lambda at: -at.draft_probs),
-    _of_outputs("token id", lambda at: np.zeros(at.probs.size)),
-    _of_outputs("a hash", lambda at: _scattered(at.probs.size)),
-    _of_outputs("earlier occurrences", lambda at: -at.occurrences),
-    Hypothesis(_FOLLOW, DRAFTS, "q", lambda at: -at.probs, _NOT_DRAWN),
-    Hypothesis(
-        f"{_FOLLOW} (in order of token id)",
-        DRAFTS,
-        "token id",
-        lambda at: np.zeros(at.probs.size),
-        _NOT_DRAWN,
-    ),
+    _of_outputs("p/q", lambda p, q, seen: statistics.ratios(p, q)),
+    _of_outputs("p", lambda p, q, seen: -p),
+    _of_outputs("q", lambda p, q, seen: -q),
+    _of_outputs("token id", lambda p, q, seen: np.zeros(p.size)),
+    _of_outputs("a hash", lambda p, q, seen: _scattered(p.size)),
+    _of_outputs("earlier occurrences", lambda p, q, seen: -seen),
+    Hypothesis(_FOLLOW, DRAFTS, "q", lambda p, q, seen: -p, _NOT_DRAWN),
+    Hypothesis(_BY_ID, DRAFTS, "token id", lambda p, q, seen: np.zeros(p.size), _NOT_DRAWN),
     SLOTS,
     ROWS,
 )
@@ -112,23 +99,30 @@ CLASSES = {
     ),
     "earlier occurrences": ("new in the request", "came out earlier in the request"),
 }
+# The columns of a class and of the masses of all classes, by order.
+CLASS_COLUMNS = {
+    order: (f"class by {order}", [f"mass of class {k} by {order}" for k in range(len(names))])
+    for order, names in CLASSES.items()
+}
 # The bounds of these classes; where q = 0 the ratio is infinite.
 _RATIOS = (0.5, 1.0, 2.0, 4.0, np.inf)
 _MASSES = (1e-9, 1e-6, 0.001, 0.01, 0.1)
 
 
-def classify(at: Before, has_drafts: bool, token: int) -> tuple[list[int], list[FloatArray]]:
+def classify(
+    p: FloatArray, q: FloatArray, seen: FloatArray, has_drafts: bool, token: int
+) -> tuple[list[int], list[FloatArray]]:
     """The class of an output token in each of :data:`CLASSES`, and the masses (K,) of the classes."""
-    by_mass = _cells(at.probs, _MASSES)
+    by_mass = _cells(p, _MASSES)
     # The most likely token is a class of its own.
-    by_mass[at.probs.argmax()] = len(_MASSES) + 1
-    by_ratio = np.full(at.probs.size, len(_RATIOS) + 1, np.int8)
+    by_mass[p.argmax()] = len(_MASSES) + 1
+    by_ratio = np.full(p.size, len(_RATIOS) + 1, np.int8)
     if has_drafts:
-        by_ratio = _cells(statistics.ratios(at.probs, at.draft_probs), _RATIOS)
+        by_ratio = _cells(statistics.ratios(p, q), _RATIOS)
     # One number for all three, so that their masses are added in one pass.
     sizes = tuple(map(len, CLASSES.values()))
-    joint = (by_ratio * sizes[1] + by_mass) * sizes[2] + (at.occurrences > 0)
-    masses = np.bincount(joint, at.probs, minlength=int(np.prod(sizes))).reshape(sizes)
+    joint = (by_ratio * sizes[1] + by_mass) * sizes[2] + (seen > 0)
+    masses = np.bincount(joint, p, minlength=int(np.prod(sizes))).reshape(sizes)
     labels = np.unravel_index(int(joint[token]), sizes)
     marginals = [masses.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1))]
     return [int(label) for label in labels], [x / x.sum() for x in marginals]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,22 +48,18 @@ def law_maker(law: str | LawMaker) -> LawMaker | None:
     return MAKERS[law]
 
 
-class DeclaredLaw(NamedTuple):
-    """The law of a row's drafts, and the distribution (V,) of each given those before it."""
+def declared_law(
+    make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
+) -> tuple[DraftLaw, list[FloatArray]] | None:
+    """The law of a row's drafts (n,), and the distribution (V,) of each draft given those before it.
 
-    law: DraftLaw
-    next_draft_probs: list[FloatArray]
-
-
-def declared_law(make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray) -> DeclaredLaw | str:
-    """The law of a row's drafts (n,); or their kind of event if it cannot have drawn them."""
-    if (draft_probs[draft_tokens] == 0).any():
-        return "draft_impossible"
+    None for drafts that the law never draws.
+    """
     try:
         law = make(draft_probs, draft_tokens.size)
     except ValueError:
         # Fewer tokens with mass than drafts, or a number of drafts that the law is not defined for.
-        return "draft_never"
+        return None
     structure = validate_one_position(law).position_structure
     top = draft_tokens[: structure.deterministic.size]
     if structure.deterministic_first and (top != structure.deterministic).any():
@@ -75,4 +70,4 @@ def declared_law(make: LawMaker, draft_probs: FloatArray, draft_tokens: IntArray
         structure = law.position_structure
     probs = [structure.next_draft_probs(draft_tokens[:j]) for j in range(draft_tokens.size)]
     possible = all(row[token] > 0 for row, token in zip(probs, draft_tokens, strict=True))
-    return DeclaredLaw(law, probs) if possible else "draft_never"
+    return (law, probs) if possible else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.audit.base import Report, derived_rng, validate_level
 from otmd.audit.statistics import exact_p_value, make_cells, p_value_of_exchangeable
-from otmd.audit.verifiers import Report, derived_rng, validate_level
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_one_position
 from otmd.probabilities import FloatArray, IntArray, from_tensor, wrong

@@ -1,4 +1,4 @@
-"""The statistics of the columns of a table: is each claim refuted, and where do tokens deviate."""
+"""The statistics of the columns of a table: is each claim refuted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.audit import claims, statistics
-from otmd.audit.claims import CLASSES, DRAFTS, OUTPUTS, ROWS, SLOTS
+from otmd.audit.claims import CLASS_COLUMNS, DRAFTS, OUTPUTS, ROWS, SLOTS
 from otmd.audit.statistics import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets
 from otmd.audit.table import POSITION, Table
 from otmd.probabilities import BoolArray, FloatArray, IntArray
@@ -24,12 +24,11 @@ _CELLS_OF_GROUPS = (2, 4, 16)
 # Later groups of a grouping share the labels of the first ones.
 MOST_GROUPS = 64
 _BELOW_ONE = float(np.nextafter(1.0, 0.0))
-_PARTS = 4
+PARTS = 4
 # Equal drafts have close numbers: this moves a difference of 0 to the middle of the first of 16 cells.
 _SHIFT = 1 / 32
 # Batches are powers of 2, as a rule, so slots of a batch recur in groups of every eighth row.
 _EVERY = 8
-_EXAMPLES = 10
 
 
 class Classes(NamedTuple):
@@ -72,26 +71,6 @@ class Rate(NamedTuple):
     def too_high(self) -> bool:
         """Whether the rate is significantly above what is expected."""
         return self.p_value <= self.level
-
-
-class Band(NamedTuple):
-    """A class of tokens: how many came out, how many are expected, the difference in standard deviations."""
-
-    name: str
-    observed: int
-    expected: float
-    deviations: float
-
-
-class Example(NamedTuple):
-    """A tested token of a row with its p and q; q is NaN if it is unknown."""
-
-    row: int
-    request: str
-    depth: int
-    token: int
-    p: float
-    q: float
 
 
 @dataclass(frozen=True)
@@ -193,16 +172,17 @@ def judge_claims(
             # A uniform point of [before, before + mass).
             spread = tested["mass"] * rng.random(position.size)
             numbers = np.minimum(tested[claim.name] + spread, _BELOW_ONE)
-            classes = [_classes(tested, claim.order)] if claim.order in CLASSES else []
+            classes = [classes_of(tested, claim.order)] if claim.order in CLASS_COLUMNS else []
             recorded.append(Evidence(claim, numbers, impossible, classes, groupings))
         if side == DRAFTS:
             recorded += _links(tested, numbers)
     return tuple(judge_claim(x, level, rng=rng) for x in recorded if x.numbers.size)
 
 
-def _classes(tested: Table, order: str) -> Classes:
-    masses = [tested[f"mass of class {k} by {order}"] for k in range(len(CLASSES[order]))]
-    return Classes(tested[f"class by {order}"], np.stack(masses, axis=1))
+def classes_of(tested: Table, order: str) -> Classes:
+    """The recorded classes of output tokens in an order."""
+    label, masses = CLASS_COLUMNS[order]
+    return Classes(tested[label], np.stack([tested[name] for name in masses], axis=1))
 
 
 def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> list[Grouping]:
@@ -220,15 +200,10 @@ def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> 
     _, starts = np.unique(by_row, return_index=True)
     every = {int(by_row[i]): f"every {_EVERY}th row from row {tested['row'][i]}" for i in starts}
     return [
-        Grouping(word, by_depth, {x: names[x] for x in _in_order(by_depth)}, listed=True),
+        Grouping(word, by_depth, {x: names[x] for x in dict.fromkeys(by_depth.tolist())}, listed=True),
         Grouping("request", np.array(by_request, np.int64) % MOST_GROUPS, first),
         Grouping("position in the batch", by_row, every),
     ]
-
-
-def _in_order(labels: IntArray) -> list[int]:
-    """The labels that occur, in the order in which they first do."""
-    return list(dict.fromkeys(labels.tolist()))
 
 
 def _links(tested: Table, numbers: FloatArray) -> Iterator[Evidence]:
@@ -246,17 +221,18 @@ def _links(tested: Table, numbers: FloatArray) -> Iterator[Evidence]:
     in_rows = np.flatnonzero(at > 0)
     in_rows = in_rows[slot[in_rows] < sizes[at[in_rows] - 1]]
     in_rows = in_rows[~np.isnan(tested["repeat_of_row"][drawn[in_rows]])]
-    earlier = {SLOTS: in_slots - 1, ROWS: starts[at[in_rows] - 1] + slot[in_rows]}
-    names = {SLOTS: ("repeats_slot", "repeat_in_slots"), ROWS: ("repeats_row", "repeat_of_row")}
-    for claim, linked in ((SLOTS, in_slots), (ROWS, in_rows)):
+    for claim, linked, earlier, repeats, of_repeat in (
+        (SLOTS, in_slots, in_slots - 1, "repeats_slot", "repeat_in_slots"),
+        (ROWS, in_rows, starts[at[in_rows] - 1] + slot[in_rows], "repeats_row", "repeat_of_row"),
+    ):
         lines = drawn[linked]
-        now, before = numbers[lines], numbers[drawn[earlier[claim]]]
-        happened, prob = (tested[name][lines] for name in names[claim])
-        repeats = Classes(happened.astype(np.int64), np.stack([1.0 - prob, prob], axis=1))
-        parts = ((_PARTS * now).astype(np.int64) - (_PARTS * before).astype(np.int64)) % _PARTS
-        quarters = Classes(parts, np.full(_PARTS, 1 / _PARTS))
+        now, before = numbers[lines], numbers[drawn[earlier]]
+        prob = tested[of_repeat][lines]
+        repetitions = Classes(tested[repeats][lines].astype(np.int64), np.stack([1.0 - prob, prob], axis=1))
+        parts = ((PARTS * now).astype(np.int64) - (PARTS * before).astype(np.int64)) % PARTS
+        quarters = Classes(parts, np.full(PARTS, 1 / PARTS))
         difference = (now - before + _SHIFT) % 1.0
-        yield Evidence(claim, difference, np.zeros(lines.size, bool), [repeats, quarters])
+        yield Evidence(claim, difference, np.zeros(lines.size, bool), [repetitions, quarters])
 
 
 def judge_claim(evidence: Evidence, level: float, *, rng: np.random.Generator) -> Claim:
@@ -322,8 +298,8 @@ def _bets_by_group(
     gains = np.zeros(numbers.size)
 
     def judged(name: str, rows: BoolArray, path: FloatArray, part: float) -> Group:
-        quarters = _equal_cells(numbers[rows], _PARTS).labels
-        excess = np.abs(np.bincount(quarters, minlength=_PARTS) / max(1, quarters.size) - 1 / _PARTS)
+        quarters = _equal_cells(numbers[rows], PARTS).labels
+        excess = np.abs(np.bincount(quarters, minlength=PARTS) / max(1, quarters.size) - 1 / PARTS)
         return Group(
             title=grouping.title,
             name=name,
@@ -377,45 +353,6 @@ def judge_rate(table: Table, happened: str, most: str, level: float) -> Rate | N
     wealth = statistics.mean_wealth([bet.update(events, probs) for bet in bets])
     p_value = statistics.anytime_p_value(wealth[-1:])
     return Rate(events.size, float(events.mean()), float(probs.mean()), p_value, level)
-
-
-def bands_of(table: Table, side: str, order: str) -> tuple[Band, ...]:
-    """The classes of the tokens of a side in this order, without those that cannot vary."""
-    names, labels, probs = _classes_in_order(table, side, order)
-    observed = np.bincount(labels, minlength=len(names))
-    expected = probs.sum(axis=0)
-    spread = np.sqrt((probs * (1.0 - probs)).sum(axis=0))
-    difference = observed - expected
-    deviations = np.divide(difference, spread, out=np.zeros(difference.size), where=spread > 1e-6)
-    bands = map(Band, names, observed.tolist(), expected.tolist(), deviations.tolist())
-    varies = (spread > 0) | (observed != expected)
-    return tuple(band for band, shown in zip(bands, varies, strict=True) if shown)
-
-
-def examples_of(table: Table, claim: Claim) -> tuple[str, tuple[Example, ...]]:
-    """The class that holds most tokens too many in the order of a claim, and the first of its tokens."""
-    names, labels, probs = _classes_in_order(table, claim.side, claim.order)
-    expected = probs.sum(axis=0)
-    excess = np.bincount(labels, minlength=len(names)) - expected
-    worst = int(np.argmax(excess / np.sqrt(np.maximum(expected, 1.0))))
-    shown = np.flatnonzero(is_tested(table, claim.side))[labels == worst][:_EXAMPLES]
-    columns = ("row", "request", "depth", "token", "mass", "draft_mass")
-    entries = zip(*(table[name][shown].tolist() for name in columns), strict=True)
-    return names[worst], tuple(Example(*entry) for entry in entries)
-
-
-def _classes_in_order(table: Table, side: str, order: str) -> tuple[Sequence[str], IntArray, FloatArray]:
-    """Names, labels (M,) and probabilities (M, K) of classes: quarters of the order if it has no others."""
-    lines = is_tested(table, side)
-    if side == OUTPUTS and order in CLASSES:
-        labels, probs = _classes(table, order)
-        return CLASSES[order], labels[lines], probs[lines]
-    claim = next(claim for claim in claims.ORDERED[side] if claim.order == order)
-    # The quarter in which the middle of the token's mass lies.
-    middle = table[claim.name][lines] + 0.5 * table["mass"][lines]
-    labels = np.minimum((_PARTS * middle).astype(np.int64), _PARTS - 1)
-    names = [f"{side}, quarter {k + 1} in order of {order}" for k in range(_PARTS)]
-    return names, labels, np.full((labels.size, _PARTS), 1 / _PARTS)
 
 
 def is_tested(table: Table, side: str) -> BoolArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -14,18 +13,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from otmd.audit.claims import CLASSES, ORDERED, OUTPUTS
+from otmd.audit.claims import CLASS_COLUMNS, DRAFTS, ORDERED
 from otmd.audit.declared import LawMaker, law_name
-from otmd.audit.rows import (
-    DEEPEST,
-    LONGEST_LABEL,
-    MOST_ROWS,
-    NOT_DECIDED,
-    PER_TOKEN,
-    Fields,
-    read_ids,
-    read_row,
-)
+from otmd.audit.rows import DEEPEST, LONGEST_LABEL, MOST_ROWS, NOT_DECIDED, PER_TOKEN, read_ids, read_row
+from otmd.audit.source import Fields
 from otmd.audit.table import (
     COLUMNS,
     LINES_OF_PART,
@@ -40,7 +31,6 @@ from otmd.audit.table import (
 from otmd.probabilities import IntArray, from_tensor, wrong
 from otmd.storage.arrays import read_npz
 from otmd.storage.files import folder_lock, one_line, parse_json, shortened, write_atomically
-from otmd.storage.parquet import read_columns
 
 RECORD = "run.json"
 _FORMAT = 1
@@ -83,10 +73,9 @@ class Recorder:
     Notes
     -----
     A recorder is for one process and one thread, and has its own folder. Of a row, the numbers are kept that
-    the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, Parquet where pyarrow is
-    installed and else ``.npz``, each whole or not at all, the last at :meth:`close`. A process that is killed
-    loses at most the part it was filling. If a part cannot be written, its rows are kept for the next
-    attempt: do not add them again.
+    the tests need, about 0.3 kB. They are written in parts of about 4,096 lines, as ``.npz``, each whole or
+    not at all, the last at :meth:`close`. A process that is killed loses at most the part it was filling. If
+    a part cannot be written, its rows are kept for the next attempt: do not add them again.
 
     Examples
     --------
@@ -212,7 +201,12 @@ class Recorder:
 
     def _write(self) -> None:
         if self._lines:
-            _write_part(self._folder, self._num_parts, table_of(self._lines))
+            table = table_of(self._lines)
+            # Objects would be pickled.
+            columns: dict[str, Any] = table | {"request": table["request"].astype(str)}
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **columns)
+            write_atomically(self._folder / f"part-{self._num_parts:05}.npz", buffer.getvalue())
             self._num_parts += 1
             self._lines = []
 
@@ -232,30 +226,14 @@ def _block(name: str, value: Any, num_drafts: int) -> Any:
     return block
 
 
-def _write_part(folder: Path, number: int, table: Table) -> None:
-    buffer = io.BytesIO()
-    if importlib.util.find_spec("pyarrow"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        suffix = ".parquet"
-        pq.write_table(pa.table(table), buffer, compression="zstd", write_page_checksum=True)
-    else:
-        suffix = ".npz"
-        # Objects would be pickled.
-        columns: dict[str, Any] = table | {"request": table["request"].astype(str)}
-        np.savez_compressed(buffer, **columns)
-    write_atomically(folder / f"part-{number:05}{suffix}", buffer.getvalue())
-
-
 def read_folder(folder: Path) -> tuple[Declared, Table]:
     """Read the folder of a recorder; a ValueError names the file at fault."""
     declared = _read_declared(folder / RECORD)
     parts: list[Table] = []
     num_lines, last_row = 0, 0
     for number, path in enumerate(sorted(folder.glob("part-*"))):
-        if path.stem != f"part-{number:05}" or path.suffix not in (".parquet", ".npz"):
-            raise wrong(folder, path.name, f"part-{number:05} as .parquet or .npz")
+        if path.name != f"part-{number:05}.npz":
+            raise wrong(folder, path.name, f"part-{number:05}.npz")
         if not path.is_file():
             raise wrong(path, "no regular file", "one")
         part = _read_part(path)
@@ -289,12 +267,7 @@ def _read_declared(path: Path) -> Declared:
 
 
 def _read_part(path: Path) -> Table:
-    if path.suffix == ".npz":
-        part = read_npz(path)
-    else:
-        part = read_columns(path, ["request"])
-        if max(map(len, map(str, part["request"])), default=0) > LONGEST_LABEL:
-            raise wrong(path, "a long text", f"at most {LONGEST_LABEL} characters")
+    part = read_npz(path)
     if set(part) != set(COLUMNS):
         odd = sorted(map(str, set(part) ^ set(COLUMNS)))
         raise wrong(path, f"other columns ({shortened(', '.join(odd))})", "those of this version")
@@ -315,14 +288,25 @@ def _read_part(path: Path) -> Table:
 def _contradictions(part: Table) -> dict[str, np.ndarray]:
     """Lines (M,) that no recorder writes, by what is wrong with them."""
     slot, row, token, mass = (part[name] for name in ("slot", "row", "token", "mass"))
-    is_draft = slot > POSITION
+    is_draft, is_tested = slot > POSITION, token >= 0
     before = np.roll(slot, 1)
     before[:1] = -2
     follows = (slot == before + 1) & (row == np.roll(row, 1))
     follows[:1] = False
-    is_tested = token >= 0
-    faults = {
-        "no text as request": np.array([not isinstance(x, str) for x in part["request"]], bool),
+    # NaN where there is no such number, but for the masses of a tested token.
+    no_mass = np.zeros(row.size, bool)
+    for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):
+        no_mass |= (part[name] < 0) | (part[name] > 1 + _ROUNDING)
+    for side, claims in ORDERED.items():
+        tested = is_tested & (is_draft == (side == DRAFTS))
+        for name in ("mass", "tail", *(claim.name for claim in claims)):
+            no_mass |= tested & ~((part[name] >= 0) & (part[name] <= 1 + _ROUNDING))
+    no_class = np.zeros(row.size, bool)
+    for label, names in CLASS_COLUMNS.values():
+        masses = np.stack([part[name] for name in names])
+        is_sound = (part[label] >= 0) & (part[label] < len(names)) & (masses >= 0).all(axis=0)
+        no_class |= ~is_sound | (np.abs(masses.sum(axis=0) - 1.0) > _ROUNDING)
+    return {
         "a negative number": (row < 1) | (part["depth"] < 0) | (slot < POSITION) | (token < -1),
         "too large a depth": part["depth"] > DEEPEST,
         "rows that do not ascend": np.diff(row, prepend=0) < ~is_draft,
@@ -331,21 +315,6 @@ def _contradictions(part: Table) -> dict[str, np.ndarray]:
         "an output that was not decided": is_tested & ~is_draft & ~part["decided"],
         "drafts after one that cannot be drawn": is_draft & (slot > 0) & (np.roll(mass, 1) == 0),
         "a draft without its repetitions": (slot > 0) & np.isnan(part["repeat_in_slots"]),
-        "a number that is no mass": np.zeros(row.size, bool),
-        "a class that does not exist": np.zeros(row.size, bool),
+        "a number that is no mass": no_mass,
+        "a class that does not exist": is_tested & ~is_draft & no_class,
     }
-    for side, claims in ORDERED.items():
-        tested = is_tested & (is_draft if side != OUTPUTS else ~is_draft)
-        for name in ("mass", "tail", *(claim.name for claim in claims)):
-            inside = (part[name] >= 0) & (part[name] <= 1 + _ROUNDING)
-            faults["a number that is no mass"] |= tested & ~inside
-    tested = is_tested & ~is_draft
-    for order, names in CLASSES.items():
-        label = part[f"class by {order}"]
-        masses = np.stack([part[f"mass of class {k} by {order}"] for k in range(len(names))])
-        is_sound = (label >= 0) & (label < len(names)) & (masses >= 0).all(axis=0)
-        is_sound &= np.abs(masses.sum(axis=0) - 1.0) <= _ROUNDING
-        faults["a class that does not exist"] |= tested & ~is_sound
-    for name in ("ceiling", "agreement", "repeat_in_slots", "repeat_of_row"):
-        faults["a number that is no mass"] |= (part[name] < 0) | (part[name] > 1 + _ROUNDING)
-    return faults

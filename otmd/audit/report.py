@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from otmd.audit.bands import Band, Example
+from otmd.audit.base import Report
 from otmd.audit.claims import CLAIMS, DRAFTS, EVENTS, MISTAKES, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS
-from otmd.audit.judge import MOST_CELLS, Band, Claim, Example, Rate, num_cells_for
+from otmd.audit.judge import MOST_CELLS, Claim, Rate, num_cells_for
+from otmd.audit.listings import Listing, first_of, tables_of
 from otmd.audit.statistics import detectable_total_variation
-from otmd.audit.verifiers import Report
-from otmd.storage.files import one_line
 
 _GROUPS_SHOWN = 3
 # Logits that half precision confuses.
 _CLOSE = 0.05
-_ALARM = {True: "REFUTED", False: "none"}
 _IMPOSSIBLE = {
     OUTPUTS: ("output_impossible", "impossible_accepted"),
     DRAFTS: ("draft_impossible", "draft_never"),
-}
-_NOT_TOO_HIGH = "no more is accepted than a lossless verifier can"
-_METRICS = {
-    "acceptance rate": "accepted tokens / positions that were reached with drafts",
-    "optimal acceptance rate": "mean of α*(p, q) over positions that were reached with drafts: Σ min(p, q) "
-    "for one draft",
-    "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
-    "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
-    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
-    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
-    "acceptance length, SGLang's spec_accept_length)",
-    "conditional acceptance": "accepted / reached at this depth",
-    "acceptance per step": "accepted at this depth / steps (vLLM's per-position acceptance rate)",
 }
 
 
@@ -60,31 +46,6 @@ class Event(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.num_rows} {'rows have' if self.num_rows > 1 else 'row has'} {self.what}"
-
-
-def rows_in_words(count: int, first_rows: tuple[int, ...]) -> str:
-    """A number of rows, and the first of them."""
-    more = ", …" if count > len(first_rows) else ""
-    return f"{count} row{'s' if count > 1 else ''} ({', '.join(map(str, first_rows))}{more})"
-
-
-class Listing(NamedTuple):
-    """A table of the report. ``line`` formats a row as text; floats have this many ``decimals`` on a page."""
-
-    title: str
-    heads: tuple[str, ...]
-    note: str
-    decimals: int
-    line: str
-    rows: list[tuple]
-
-    def __str__(self) -> str:
-        lines = [f"{self.title}. {self.note}"]
-        if "<" in self.line:
-            # The rows are aligned in columns: the heads take their widths, without the number formats.
-            lines.append(re.sub(r"\+?(\d+)\.\d[efg]", r"\1", self.line).format(*self.heads))
-        lines += [self.line.format(*row).replace("nan", "  –") for row in self.rows]
-        return "\n  ".join(lines)
 
 
 class Statement(NamedTuple):
@@ -197,11 +158,12 @@ class RecordedRunAudit(Report):
             orders=tuple(claim.order for claim in ordered),
             detectable=detectable,
             reasons=reasons,
-            groups=self._groups,
+            groups=self.groups,
         )
 
     @property
-    def _groups(self) -> str:
+    def groups(self) -> str:
+        """The property by which rows are grouped."""
         return "depth" if self.law else "token index"
 
     @property
@@ -241,7 +203,8 @@ class RecordedRunAudit(Report):
         return bool(self.reasons)
 
     @property
-    def _level(self) -> float:
+    def level(self) -> float:
+        """The false-alarm rate of each statement."""
         return self.false_alarm / NUM_STATEMENTS
 
     @property
@@ -253,7 +216,7 @@ class RecordedRunAudit(Report):
         number = self.num_in_drafted_steps
         if not number or not any(claim.side == OUTPUTS for claim in self.claims):
             return 1.0
-        return detectable_total_variation(number, num_cells_for(number), self._level)
+        return detectable_total_variation(number, num_cells_for(number), self.level)
 
     @property
     def rows_needed(self) -> int | None:
@@ -261,7 +224,7 @@ class RecordedRunAudit(Report):
         if not self.num_in_drafted_steps:
             return None
         # Below 1, which it is at a million samples, it falls with the root of their number.
-        at_a_million = detectable_total_variation(10**6, MOST_CELLS, self._level)
+        at_a_million = detectable_total_variation(10**6, MOST_CELLS, self.level)
         samples_needed = 1e6 * (at_a_million / self.bias) ** 2
         return int(np.ceil(samples_needed * self.num_rows / self.num_in_drafted_steps))
 
@@ -288,7 +251,8 @@ class RecordedRunAudit(Report):
             return f"INCONCLUSIVE: {rows} with nothing to test, as no row has an output token or drafts"
         if self.mistakes:
             first = self.mistakes[0]
-            return f"INCONCLUSIVE: no fault found in {rows}, but {first} ({_first(first)}): {first.usually}"
+            where = first_of(first.num_rows, first.first_rows)
+            return f"INCONCLUSIVE: no fault found in {rows}, but {first} ({where}): {first.usually}"
         if not self.num_in_drafted_steps:
             missing = "no output token was recorded where there were drafts"
             if not self.num_draft_tokens:
@@ -317,100 +281,7 @@ class RecordedRunAudit(Report):
     @property
     def tables(self) -> list[Listing]:
         """The tests, and the other tables that have rows."""
-        tests, *others = (self._tests(), self._tests_by_depth(), *self._tables_of_rows())
-        return [tests, *(table for table in others if table.rows)]
-
-    def _tests(self) -> Listing:
-        rows = [(x.name, _ALARM[x.refuted], *astuple(x)[3:8]) for x in self.claims]
-        if acceptance := self.acceptance:
-            numbers = (acceptance.num_positions, np.nan, acceptance.p_value, np.nan, np.nan)
-            rows.append((_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers))
-        return Listing(
-            "Tests",
-            ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
-            f"An alarm is a p-value of at most {self._level:.1e}, or a bias above 0. The p-value is for a "
-            "number of rows that was decided in advance, the one by bets is valid whenever one looks. Finds: "
-            "the bias that the test finds with probability 0.9.",
-            4,
-            "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
-            rows,
-        )
-
-    def _tests_by_depth(self) -> Listing:
-        return Listing(
-            f"Tests by {self._groups}",
-            ("rows", "of", "alarm", "samples", "p-value", "off by", "finds", "in order of"),
-            "The smallest p-value by bets of these rows, multiplied for the number of groups: an alarm is "
-            f"one of at most {self._level:.1e}. Off by: the total variation on four cells, which noise makes "
-            "too large. Finds: about the bias that these bets find with probability 0.9. Other groups are "
-            "listed if they show a fault.",
-            4,
-            "{0:<40} {1:<7} {3:>8} {4:>8.1e} {5:>6.3f} {6:>6.3f}  {7:<19} {2}",
-            self._depth_rows(),
-        )
-
-    def _tables_of_rows(self) -> list[Listing]:
-        several = self.vocabularies if len(self.vocabularies) > 1 else {}
-        title, shown = self.examples
-        return [
-            Listing(
-                "Rows that no sound engine records",
-                ("what", "rows", "usually"),
-                "Each is a fault, or else a mistake of the record, which rules out a PASS.",
-                0,
-                "{1}: {0}; usually {2}",
-                [(x.what, rows_in_words(x.num_rows, x.first_rows), x.usually) for x in self.events],
-            ),
-            Listing(
-                "Rows of several vocabularies",
-                ("tokens", "rows"),
-                "If they are of several models, audit them apart.",
-                0,
-                "{0} tokens: {1}",
-                [(size, rows_in_words(*several[size])) for size in several],
-            ),
-            Listing(
-                "Tokens by class",
-                ("class", "observed", "expected", "deviations"),
-                "Deviations are in standard deviations. Without an alarm above they mean nothing.",
-                1,
-                "{0:<44} {1:>9} {2:>11.1f} {3:>+11.1f}",
-                [*self.bands],
-            ),
-            Listing(
-                f"Rows of the class that deviates most ({title})",
-                ("row", "request", "depth", "token", "p", "q"),
-                "The first of them.",
-                6,
-                "{0:>8} {1:<20} {2:>5} {3:>8} {4:>9.3g} {5:>9.3g}",
-                [x._replace(request=one_line(x.request)[:20]) for x in shown],
-            ),
-            Listing(
-                "Metrics",
-                ("metric", "value", "definition"),
-                "Many numbers are called acceptance; each is listed with its definition.",
-                4,
-                "{1:8.4f}  {0}: {2}",
-                [
-                    (name, value, _METRICS[name.partition(" at depth")[0]])
-                    for name, value in self.metrics.items()
-                ],
-            ),
-        ]
-
-    def _depth_rows(self) -> list[tuple]:
-        """A row for each group of each side: the smallest p-value of its bets."""
-        rows: dict[tuple[str, str], tuple] = {}
-        for claim in self.claims:
-            for group in claim.groups:
-                alarm = _ALARM[group.p_value <= claim.level]
-                row = (group.name, claim.side, alarm, *group[2:], claim.order)
-                smallest = rows.setdefault(row[:2], row)
-                if group.p_value < smallest[4]:
-                    rows[row[:2]] = row
-        no_alarm = all(row[2] == _ALARM[False] for row in rows.values())
-        too_few = len({name for name, _ in rows}) <= 2
-        return [] if too_few and no_alarm else [*rows.values()]
+        return tables_of(self)
 
     @property
     def details(self) -> list[str]:
@@ -457,10 +328,6 @@ def _for_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _for_json(x) for name, x in value.items()}
     return [_for_json(x) for x in value] if isinstance(value, list | tuple) else value
-
-
-def _first(event: Event) -> str:
-    return ", ".join(map(str, event.first_rows)) + ", …" * (event.num_rows > len(event.first_rows))
 
 
 def _where(refuted: list[Claim]) -> str:

@@ -1,15 +1,13 @@
-"""The rows of a recorded run, as dicts or lines of JSON, checked: one for each position of each step."""
+"""The rows of a recorded run, checked: one for each position of each step."""
 
-import gzip
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from otmd.audit.source import Fields
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -19,19 +17,14 @@ from otmd.probabilities import (
     sum_tolerance,
     ties_at_edge,
     wrong,
-    wrong_type,
 )
-from otmd.storage.files import parse_json, shortened
+from otmd.storage.files import shortened
 
 # Stands for the output token of a position that was not reached.
 NOT_DECIDED = -1
 MOST_ROWS = 2_000_000
 # The largest vocabulary that is read.
 MOST_NUMBERS = 1 << 22
-# Bytes of a line of JSON: two full rows of 500,000 tokens, with 30 digits each.
-LONGEST_LINE = 32 << 20
-# Brackets, colons and quotes of a line: each may become a Python object. A sound row has a few dozen.
-_MOST_MARKS = 10_000
 DEEPEST = 10_000
 LONGEST_LABEL = 1000
 _WARPERS = ("temperature", "top_k", "top_p", "min_p", "order")
@@ -44,8 +37,6 @@ FIELDS = (
 # Names of settings that engines have, and that no field stands for.
 _CHANGED = re.compile("penalt|bias")
 _NO_TOKENS = np.empty(0, np.int64)
-Fields = Mapping[str, Any]
-Source = str | Path | Sequence[Fields]
 
 
 class Side(NamedTuple):
@@ -88,15 +79,6 @@ class Row(NamedTuple):
     context: str = ""
 
 
-def numbered(source: Source, name: str) -> tuple[Iterator[tuple[int, Fields]], str]:
-    """The rows of a file or list with their numbers from 1, and its name in messages."""
-    if isinstance(source, str | Path):
-        return _lines_of(Path(source)), str(source)
-    if isinstance(source, Sequence) and all(isinstance(row, Mapping) for row in source):
-        return iter(enumerate(source, start=1)), name
-    raise wrong_type("source", source, "a path or a list of mappings")
-
-
 def read_row(number: int, fields: Fields, name: str, processings: Mapping[str, Processing | None]) -> Row:
     """Check a row. ``processings`` has that of the logits by side.
 
@@ -109,8 +91,8 @@ def read_row(number: int, fields: Fields, name: str, processings: Mapping[str, P
 
 
 def _read(number: int, given: Fields, processings: Mapping[str, Processing | None]) -> Row:
-    sides = {side: _Recorded.read(side, given, processings.get(side)) for side in ("target", "draft")}
-    if sides["target"] is None:
+    sides = {side: _read_side(side, given, processings.get(side)) for side in ("target", "draft")}
+    if not sides["target"][2]:
         raise wrong("target_probs", "nothing", "target_probs or target_logits")
     tokens = read_ids("draft_tokens", given.get("draft_tokens", ()))
     # Rows of an array have equal lengths: −1 stands for no token.
@@ -123,12 +105,13 @@ def _read(number: int, given: Fields, processings: Mapping[str, Processing | Non
     if not isinstance(ended, bool):
         raise wrong("ended", shortened(repr(ended)), "true or false")
     size, is_full = _vocab_size(sides, max(output, int(tokens.max(initial=0))))
+    target, draft = (_over_all_tokens(side, ids, size) for side, ids, _ in sides.values())
     return Row(
         number=number,
         vocab_size=size,
         is_full=is_full,
-        target=sides["target"].over(size),
-        draft=sides["draft"].over(size) if sides["draft"] else Side(),
+        target=target,
+        draft=draft,
         draft_tokens=tokens,
         output_token=output,
         request=_label("request", given),
@@ -148,92 +131,90 @@ def _given(fields: Fields) -> Fields:
     return given
 
 
-def _vocab_size(sides: dict[str, "_Recorded | None"], largest_token: int) -> tuple[int, bool]:
-    recorded = {name: side for name, side in sides.items() if side}
-    full = {name: side.numbers.size for name, side in recorded.items() if side.ids is None}
+def _vocab_size(sides: dict[str, tuple[Side, IntArray | None, int]], largest_token: int) -> tuple[int, bool]:
+    """V, and whether a side has all tokens."""
+    full = {name: size for name, (_, ids, size) in sides.items() if size and ids is None}
     if len(set(full.values())) > 1:
         shorter = min(full, key=lambda name: full[name])
         sizes = f"{full['draft']} tokens and a target with {full['target']}"
         raise wrong("draft", sizes, f"equally many, or {shorter}_ids: the ids of its tokens")
-    largest = [int(side.ids[-1]) for side in recorded.values() if side.ids is not None]
-    size = min(full.values()) if full else 1 + max(*largest, largest_token)
+    largest = max(size for _, _, size in sides.values())
+    size = min(full.values()) if full else max(largest, 1 + largest_token)
     if size > MOST_NUMBERS:
         raise wrong("target", f"ids up to {size - 1}", f"ids below {MOST_NUMBERS}")
     return size, bool(full)
 
 
-class _Recorded(NamedTuple):
-    """The numbers of one side as recorded, in float64, of all tokens or of ascending ``ids``."""
+def _read_side(side: str, given: Fields, default: Processing | None) -> tuple[Side, IntArray | None, int]:
+    """A side over its listed tokens, their ascending ids (None for all), and the least V, 0 without it."""
+    kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
+    if len(kinds) > 1:
+        raise wrong(f"{side}_logits", f"it and {side}_probs", "one of the two")
+    if not kinds:
+        return Side(), None, 0
+    name = f"{side}_{kinds[0]}"
+    values = _vector(name, given[name], "fiu")
+    # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0. Decimal numbers have no
+    # dtype; those of engines were float32 before they were printed.
+    dtype = values.dtype if hasattr(given[name], "dtype") else np.dtype(np.float32)
+    if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
+        dtype = "torch.bfloat16"
+    processing = _processing(side, kinds[0] == "logits", given, default)
+    ids, size = None, values.size
+    if f"{side}_ids" in given:
+        ids, values = _ascending_ids(f"{side}_ids", given, values)
+        size = 1 + int(ids[-1])
+    numbers, tolerance = in_float64(values), sum_tolerance(dtype)
+    if np.isnan(numbers).any():
+        return Side(fault="nan"), ids, size
+    if (numbers == np.inf).any():
+        return Side(fault="infinite"), ids, size
+    if processing is None:
+        return _of_probs(numbers, ids is None, tolerance), ids, size
+    return _of_logits(numbers, processing, tolerance), ids, size
 
-    numbers: FloatArray
-    ids: IntArray | None
-    processing: Processing | None
-    tolerance: float
 
-    @classmethod
-    def read(cls, side: str, given: Fields, default: Processing | None) -> "_Recorded | None":
-        """Read one side of a row, None if the row lacks it; ValueError for fields that do not agree."""
-        kinds = [kind for kind in ("logits", "probs") if f"{side}_{kind}" in given]
-        if len(kinds) > 1:
-            raise wrong(f"{side}_logits", f"it and {side}_probs", "one of the two")
-        if not kinds:
-            return None
-        name = f"{side}_{kinds[0]}"
-        values = _vector(name, given[name], "fiu")
-        # bfloat16, which NumPy lacks, comes as float32 whose last 16 bits are 0. Decimal numbers have no
-        # dtype; those of engines were float32 before they were printed.
-        dtype = values.dtype if hasattr(given[name], "dtype") else np.dtype(np.float32)
-        if values.dtype == np.float32 and not (values.view(np.uint32) & 0xFFFF).any():
-            dtype = "torch.bfloat16"
-        processing = _processing(side, kinds[0] == "logits", given, default)
-        ids = None
-        if f"{side}_ids" in given:
-            ids, values = _ascending_ids(f"{side}_ids", given, values)
-        return cls(in_float64(values), ids, processing, sum_tolerance(dtype))
+def _of_probs(numbers: FloatArray, is_full: bool, tolerance: float) -> Side:
+    total = float(numbers.sum())
+    sums_to_one = abs(total - 1.0) <= tolerance
+    listed = 1.0 if is_full or sums_to_one else total
+    if (numbers < 0).any():
+        return Side(fault="negative", listed=listed)
+    return Side(numbers / total, listed=listed) if sums_to_one else Side(fault="sum", listed=listed)
 
-    def over(self, size: int) -> Side:
-        """The side over all tokens (V,)."""
-        numbers, ids, processing, tolerance = self
-        if np.isnan(numbers).any():
-            return Side(fault="nan")
-        if (numbers == np.inf).any():
-            return Side(fault="infinite")
-        if processing is None:
-            total = float(numbers.sum())
-            is_whole = abs(total - 1.0) <= tolerance
-            listed = 1.0 if ids is None or is_whole else total
-            if not is_whole or (numbers < 0).any():
-                return Side(fault="sum" if (numbers >= 0).all() else "negative", listed=listed)
-            probs, ties, unit = numbers / total, _NO_TOKENS, 0
-        else:
-            if numbers.max() == -np.inf:
-                return Side(fault="empty")
-            probs = processing(numbers)
-            ties = ties_at_edge(numbers, probs)
-            listed = self._listed_mass(processing)
-            unit = 0
-            if numbers.min() >= 0 and numbers.max() <= 1 and abs(numbers.sum() - 1) <= tolerance:
-                unit = 1 + int(numbers.max() < 1)
-        if ids is None:
-            return Side(probs, "", numbers if processing else None, ties, listed, unit)
-        if ids[-1] >= size:
-            return Side(fault="id", listed=listed)
-        spread = np.zeros(size)
-        spread[ids] = probs
-        logits = np.full(size, -np.inf) if processing else None
-        if logits is not None:
-            logits[ids] = numbers
-        return Side(spread, "", logits, ids[ties], listed, unit)
 
-    def _listed_mass(self, processing: Processing) -> float:
-        """The mass of listed log-probabilities, above 1 for other logits, 1 if no other tokens are needed."""
-        order = processing.steps
-        by_mass_first = processing.top_p is not None and order.index("top_p") < order.index("top_k")
-        by_rank = processing.top_k is not None and processing.top_k <= self.numbers.size
-        if processing.temperature == 0 or (by_rank and not by_mass_first):
-            return 1.0
-        mass = float(np.exp(np.minimum(self.numbers, 1.0)).sum())
-        return 1.0 if abs(mass - 1.0) <= self.tolerance else mass
+def _of_logits(numbers: FloatArray, processing: Processing, tolerance: float) -> Side:
+    if numbers.max() == -np.inf:
+        return Side(fault="empty")
+    probs = processing(numbers)
+    unit = 0
+    if numbers.min() >= 0 and numbers.max() <= 1 and abs(numbers.sum() - 1) <= tolerance:
+        unit = 1 + int(numbers.max() < 1)
+    # The mass of listed log-probabilities is above 1 for other logits, 1 if no other tokens are needed.
+    listed = 1.0
+    order = processing.steps
+    by_mass_first = processing.top_p is not None and order.index("top_p") < order.index("top_k")
+    by_rank = processing.top_k is not None and processing.top_k <= numbers.size
+    if processing.temperature != 0 and (by_mass_first or not by_rank):
+        mass = float(np.exp(np.minimum(numbers, 1.0)).sum())
+        listed = 1.0 if abs(mass - 1.0) <= tolerance else mass
+    return Side(probs, "", numbers, ties_at_edge(numbers, probs), listed, unit)
+
+
+def _over_all_tokens(side: Side, ids: IntArray | None, size: int) -> Side:
+    """The side over all tokens (V,)."""
+    if ids is None or side.fault:
+        return side
+    assert side.probs is not None
+    if ids[-1] >= size:
+        return Side(fault="id", listed=side.listed)
+    probs = np.zeros(size)
+    probs[ids] = side.probs
+    logits = None
+    if side.logits is not None:
+        logits = np.full(size, -np.inf)
+        logits[ids] = side.logits
+    return side._replace(probs=probs, logits=logits, ties=ids[side.ties])
 
 
 def refuse_other_units(name: str, side: str, listed: NDArray, unit: NDArray) -> None:
@@ -361,46 +342,3 @@ def _vector(name: str, value: Any, kinds: str, at_least: int = 1) -> NDArray:
     if array.size > MOST_NUMBERS:
         raise wrong(name, f"{array.size} numbers", f"at most {MOST_NUMBERS}")
     return array
-
-
-def _lines_of(path: Path) -> Iterator[tuple[int, Fields]]:
-    """The objects of a file of JSON lines with the numbers of their lines; blank lines are skipped.
-
-    A line longer than :data:`LONGEST_LINE` is refused before it is read in full.
-    """
-    endings = [ending.lower() for ending in path.suffixes[-2:]]
-    is_packed = endings[-2:] == [".jsonl", ".gz"]
-    if not is_packed and endings[-1:] != [".jsonl"]:
-        raise wrong(path, f"a {path.suffix!r} file", "a .jsonl or .jsonl.gz file, or a folder")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    if not path.is_file():
-        raise wrong(path, "no regular file (a pipe or a device)", "one")
-    return _objects(path, is_packed)
-
-
-def _objects(path: Path, is_packed: bool) -> Iterator[tuple[int, Fields]]:
-    with gzip.open(path) if is_packed else path.open("rb") as stream:
-        for number, line in enumerate(iter(lambda: _next_line(path, stream), b""), start=1):
-            name = f"{path}: row {number}"
-            if len(line) > LONGEST_LINE:
-                raise ValueError(f"{name}: got a line of more than {LONGEST_LINE} bytes")
-            if not line.strip():
-                continue
-            try:
-                if sum(line.count(mark) for mark in b'[{:"') > _MOST_MARKS:
-                    raise ValueError(f"more than {_MOST_MARKS} brackets, colons and quotes")
-                fields = parse_json(line)
-            except ValueError as error:
-                fault = "malformed" if line.endswith(b"\n") else "cut short"
-                raise ValueError(f"{name}: no JSON, {fault} ({error})") from error
-            if not isinstance(fields, dict):
-                raise wrong(name, type(fields).__name__, "a JSON object with the fields")
-            yield number, fields
-
-
-def _next_line(path: Path, stream: gzip.GzipFile | IO[bytes]) -> bytes:
-    try:
-        return stream.readline(LONGEST_LINE + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: cut short, or no gzip file ({error})") from error

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from otmd.audit.bands import bands_and_examples
+from otmd.audit.base import derived_rng, validate_fraction, validate_level
 from otmd.audit.claims import EVENTS, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, LawMaker, law_name
 from otmd.audit.judge import (
-    bands_of,
-    examples_of,
     improbable_rows,
     is_tested,
     judge_claims,
@@ -19,17 +19,9 @@ from otmd.audit.judge import (
 )
 from otmd.audit.recorder import Declared, read_folder
 from otmd.audit.report import Event, RecordedRunAudit
-from otmd.audit.rows import (
-    MOST_ROWS,
-    Fields,
-    Source,
-    numbered,
-    read_ids,
-    read_row,
-    refuse_other_units,
-)
-from otmd.audit.table import POSITION, Line, Table, Tabulator, table_of_all
-from otmd.audit.verifiers import derived_rng, validate_fraction, validate_level
+from otmd.audit.rows import read_ids, read_row, refuse_other_units
+from otmd.audit.source import Source, numbered
+from otmd.audit.table import POSITION, Table, Tabulator, table_of_all
 from otmd.laws.base import RngLike
 from otmd.probabilities import IntArray, Processing, wrong
 
@@ -123,13 +115,8 @@ def recorded_run(
         )
         tabulator = Tabulator(law or "with-replacement", declared.rule, declared.end_tokens)
         rows, name = numbered(source, "records")
-
-        def lines(number: int, fields: Fields) -> list[Line]:
-            if number > MOST_ROWS:
-                raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
-            return tabulator.lines(read_row(number, fields, name, processings), all_drafts)
-
-        table = table_of_all(lines(*row) for row in rows)
+        checked = (read_row(number, fields, name, processings) for number, fields in rows)
+        table = table_of_all((tabulator.lines(row, all_drafts) for row in checked), name)
     name = str(source) if isinstance(source, str | Path) else "records"
     generator = derived_rng(rng, "recorded_run")
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)
@@ -171,12 +158,7 @@ def audit_table(
     if declared.law not in ("", NO_DRAFTS):
         outputs &= judged["in_drafted_step"]
     full = table["vocab_size"][is_position]
-    refuted = sorted(
-        (claim for claim in judged_claims if claim.refuted and claim.order),
-        key=lambda claim: min(claim.p_value, claim.betting_p_value),
-    )
-    # Those by p/q and by p are always shown, others where they show a fault.
-    shown = [("p/q", OUTPUTS), ("p", OUTPUTS), *((claim.order, claim.side) for claim in refuted)]
+    bands, examples = bands_and_examples(judged, judged_claims)
     return RecordedRunAudit(
         num_rows=int(is_position.sum()),
         num_draft_tokens=int(table["num_drafts"].sum()),
@@ -194,8 +176,8 @@ def audit_table(
         acceptance=judge_rate(judged, "accepted", "ceiling", level),
         repetitions=repetitions,
         gaps=tuple(table["gap"][~np.isnan(table["gap"])].tolist()),
-        bands=tuple(band for order, side in dict.fromkeys(shown) for band in bands_of(judged, side, order)),
-        examples=examples_of(judged, refuted[0]) if refuted else ("", ()),
+        bands=bands,
+        examples=examples,
         metrics=_metrics(table) if declared.law else {},
     )
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from otmd.audit import claims, statistics
-from otmd.audit.claims import CLASSES, DRAFTS, EVENTS, ORDERED, OUTPUTS
+from otmd.audit.base import SLACK, acceptance_ceiling
+from otmd.audit.claims import CLASS_COLUMNS, DRAFTS, EVENTS, ORDERED, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, WITHOUT_ORDER, LawMaker, declared_law, law_maker
-from otmd.audit.rows import NOT_DECIDED, Row, Side, as_kept, mass_of_choice
-from otmd.audit.verifiers import SLACK, acceptance_ceiling
+from otmd.audit.rows import MOST_ROWS, NOT_DECIDED, Row, Side, as_kept, mass_of_choice
 from otmd.laws import DraftLaw
 from otmd.probabilities import FloatArray, wrong
 
@@ -72,12 +72,8 @@ COLUMNS: dict[str, tuple[type, Any]] = {
     "repeats_row": (bool, False),
     "repeat_of_row": (np.float64, np.nan),
     **{claim.name: (np.float64, np.nan) for side in ORDERED for claim in ORDERED[side]},
-    **{f"class by {order}": (np.int64, -1) for order in CLASSES},
-    **{
-        f"mass of class {k} by {order}": (np.float64, 0.0)
-        for order, names in CLASSES.items()
-        for k in range(len(names))
-    },
+    **{label: (np.int64, -1) for label, _ in CLASS_COLUMNS.values()},
+    **{mass: (np.float64, 0.0) for _, masses in CLASS_COLUMNS.values() for mass in masses},
     **dict.fromkeys(EVENTS, (bool, False)),
 }
 
@@ -90,10 +86,12 @@ def table_of(lines: Sequence[Line]) -> Table:
     }
 
 
-def table_of_all(lines_of_rows: Iterable[list[Line]]) -> Table:
+def table_of_all(lines_of_rows: Iterable[list[Line]], name: str) -> Table:
     """The columns of the lines of many rows; as dicts, all lines would take several times the memory."""
     parts, lines = [], []
-    for of_row in lines_of_rows:
+    for number, of_row in enumerate(lines_of_rows, start=1):
+        if number > MOST_ROWS:
+            raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
         lines += of_row
         if len(lines) >= LINES_OF_PART:
             parts.append(table_of(lines))
@@ -119,13 +117,6 @@ class _Request:
         """The number of times that each token (V,) came out."""
         tokens = np.array(self.tokens, np.int64)
         return np.bincount(tokens[tokens < size], minlength=size).astype(np.float64)
-
-
-class _Drawn(NamedTuple):
-    """A random draft, and its distribution (V,) given those before it."""
-
-    probs: FloatArray
-    token: int
 
 
 class Tabulator:
@@ -253,65 +244,65 @@ class Tabulator:
         has_order = self._make_law not in WITHOUT_ORDER
         if not has_order or (probs[tokens] == 0).any():
             tokens = as_kept(tokens, row.draft, row.number)
-        declared = declared_law(self._make_law, probs, tokens)
-        if isinstance(declared, str):
-            events.append(declared)
+        excluded = tokens[probs[tokens] == 0]
+        declared = None if excluded.size else declared_law(self._make_law, probs, tokens)
+        if declared is None:
+            events.append("draft_impossible" if excluded.size else "draft_never")
             never = {"slot": 0, "token": int(tokens[0]), "mass": 0.0, "tail": 1.0}
             never |= {claim.name: 0.0 for claim in ORDERED[DRAFTS]}
-            excluded = tokens[probs[tokens] == 0]
-            gap = _gap(row.draft, int(excluded[0])) if excluded.size else np.nan
-            return None, [never | {"gap": gap}]
+            return None, [never | {"gap": _gap(row.draft, int(excluded[0])) if excluded.size else np.nan}]
+        law, next_draft_probs = declared
         by_position = self._rule == "token" or row.depth == 0
         if not by_position and not all_drafts:
             # Given that the row exists, its drafts do not follow q.
             return None, []
-        if has_order and row.draft.ties.size:
-            # The engine may have kept other tokens than q has here.
-            return declared.law if by_position else None, []
-        drawn = map(_Drawn, declared.next_draft_probs, tokens.tolist())
-        # Deterministic drafts have nothing to test.
-        random = [draft for draft in drawn if draft.probs[draft.token] < 1.0]
-        lines = [self._of_draft(slot, random) for slot in range(len(random))]
-        if random:
-            self._last_drafts = [draft.token for draft in random]
-        return declared.law if by_position else None, lines
+        lines: list[Line] = []
+        # If ties were cut, the engine may have kept other tokens than q has here.
+        if not (has_order and row.draft.ties.size):
+            drawn = zip(next_draft_probs, tokens.tolist(), strict=True)
+            # Deterministic drafts have nothing to test.
+            lines = self._of_random_drafts([(q, token) for q, token in drawn if q[token] < 1.0])
+        return law if by_position else None, lines
 
-    def _of_draft(self, slot: int, random: list[_Drawn]) -> Line:
-        """The line of the draft in a slot of the random ones."""
-        probs, token = random[slot]
-        line = _tested(DRAFTS, claims.Before(probs, probs, np.zeros(0)), token) | {"slot": slot}
-        if slot > 0:
-            earlier = np.unique([draft.token for draft in random[:slot]])
-            line["repeats_slot"] = bool(token in earlier)
-            line["repeat_in_slots"] = min(1.0, float(probs[earlier].sum()))
-        if slot < len(self._last_drafts) and self._last_drafts[slot] < probs.size:
-            last = self._last_drafts[slot]
-            line |= {"repeats_row": token == last, "repeat_of_row": min(1.0, float(probs[last]))}
-        return line
+    def _of_random_drafts(self, drafts: list[tuple[FloatArray, int]]) -> list[Line]:
+        """The lines of drafts with their distributions (V,)."""
+        lines = []
+        for slot, (q, token) in enumerate(drafts):
+            line = _tested(DRAFTS, q, q, np.zeros(0), token) | {"slot": slot}
+            if slot > 0:
+                earlier = np.unique([before for _, before in drafts[:slot]])
+                line["repeats_slot"] = bool(token in earlier)
+                line["repeat_in_slots"] = min(1.0, float(q[earlier].sum()))
+            if slot < len(self._last_drafts) and self._last_drafts[slot] < q.size:
+                last = self._last_drafts[slot]
+                line |= {"repeats_row": token == last, "repeat_of_row": min(1.0, float(q[last]))}
+            lines.append(line)
+        if drafts:
+            self._last_drafts = [token for _, token in drafts]
+        return lines
 
     def _of_output(self, row: Row, request: _Request, begins: bool, law: DraftLaw | None) -> Line:
         """The entries of an output token."""
-        target = row.target.probs
-        assert target is not None
+        p = row.target.probs
+        assert p is not None
         output = int(as_kept(np.array([row.output_token]), row.target, row.number)[0])
-        q = self._q_before(row, request, begins, target.size)
-        before = claims.Before(
-            probs=target,
-            draft_probs=np.zeros(target.size) if q is None else q,
-            occurrences=request.occurrences(target.size),
-        )
+        q = self._q_before(row, request, begins, p.size)
         has_drafts = q is not None and row.draft_tokens.size > 0
-        labels, masses = claims.classify(before, has_drafts, output)
-        line = _tested(OUTPUTS, before, output) | {"q_is_known": q is not None}
+        seen = request.occurrences(p.size)
+        by_q = np.zeros(p.size) if q is None else q
+        line = _tested(OUTPUTS, p, by_q, seen, output) | {"q_is_known": q is not None}
         if q is not None:
             line["draft_mass"] = float(q[output])
-        for order, label, of_classes in zip(CLASSES, labels, masses, strict=True):
-            line[f"class by {order}"] = label
-            line |= {f"mass of class {k} by {order}": float(x) for k, x in enumerate(of_classes)}
+        labels, masses = claims.classify(p, by_q, seen, has_drafts, output)
+        for (label_name, mass_names), label, of_classes in zip(
+            CLASS_COLUMNS.values(), labels, masses, strict=True
+        ):
+            line[label_name] = label
+            line |= zip(mass_names, of_classes.tolist(), strict=True)
         if line["mass"] == 0:
             return line | {"gap": _gap(row.target, row.output_token)}
-        line["ceiling"] = self._ceiling(row, target, q if has_drafts else None, law)
-        return line | self._agreement(row.context, target, output)
+        line["ceiling"] = self._ceiling(row, p, q if has_drafts else None, law)
+        return line | self._agreement(row.context, p, output)
 
     def _q_before(self, row: Row, request: _Request, begins: bool, size: int) -> FloatArray | None:
         """q, by which output tokens are ordered; None where it is unknown, or depends on the drafts.
@@ -356,17 +347,15 @@ class Tabulator:
         return {"agreement": float(target[first]), "agrees": output == first}
 
 
-def _tested(side: str, before: claims.Before, token: int) -> Line:
-    """The entries of a token that its claims need."""
-    probs = before.probs
-    mass = float(probs[token])
+def _tested(side: str, p: FloatArray, q: FloatArray, seen: FloatArray, token: int) -> Line:
+    """The entries of a token that its claims need; p (V,) is its claimed distribution."""
+    mass = float(p[token])
     line: Line = {
-        claim.name: statistics.mass_before(probs, claim.key(before), token)
+        claim.name: statistics.mass_before(p, claim.key(p, q, seen), token)
         for claim in ORDERED[side]
         if claim.key
     }
-    tail = float(probs[probs <= mass].sum()) if mass else 1.0
-    return line | {"token": token, "mass": mass, "tail": tail}
+    return line | {"token": token, "mass": mass, "tail": float(p[p <= mass].sum()) if mass else 1.0}
 
 
 def _gap(side: Side, token: int) -> float:

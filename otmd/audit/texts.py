@@ -5,32 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple
+from itertools import count, islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from otmd.audit.base import derived_rng
 from otmd.audit.declared import NO_DRAFTS
 from otmd.audit.recorder import Declared
 from otmd.audit.report import RecordedRunAudit
-from otmd.audit.rows import (
-    MOST_ROWS,
-    Fields,
-    Source,
-    looks_like_probabilities,
-    numbered,
-    read_ids,
-    read_row,
-)
+from otmd.audit.rows import looks_like_probabilities, read_ids, read_row
 from otmd.audit.run import audit_table, validate_rates
+from otmd.audit.source import Fields, Source, numbered
 from otmd.audit.table import Line, Tabulator, table_of_all
-from otmd.audit.verifiers import derived_rng
 from otmd.laws.base import RngLike
 from otmd.probabilities import Processing, from_tensor, validate_count, wrong
 
 Tokens = tuple[int, ...]
 Oracle = Callable[[list[Tokens]], ArrayLike]
+_Position = tuple[Tokens, dict[str, Any]]
+"""The prefix of an output token, and the fields of its row."""
 FIELDS = ("prompt_tokens", "output_tokens", "request")
 # So many logits are kept for prefixes that later texts may share.
 _MOST_KEPT = 1 << 26
@@ -112,54 +107,25 @@ def texts(
     ends = tuple(read_ids("end_tokens", list(end_tokens)).tolist())
     rows, name = numbered(source, "texts")
     tabulator = Tabulator(NO_DRAFTS, end_tokens=ends)
-    logits = _Logits(oracle)
-    positions = (at for number, row in rows for at in _positions(_read_text(number, row, name)))
+    kept: OrderedDict[str, NDArray] = OrderedDict()
+    positions = (at for number, row in rows for at in _positions(number, row, name))
 
     def lines() -> Iterator[list[Line]]:
-        number = 0
+        numbers = count(1)
         while batch := [*islice(positions, batch_size)]:
-            for at, numbers in zip(batch, logits.after(batch), strict=True):
-                number += 1
-                if number > MOST_ROWS:
-                    raise ValueError(f"{name}: got more than {MOST_ROWS} tokens: audit them in parts")
-                fields = {
-                    "target_logits": numbers,
-                    "output_token": at.text.output[at.depth],
-                    "request": at.text.request,
-                    "depth": at.depth,
-                    "context": at.key,
-                }
-                yield tabulator.lines(read_row(number, fields, name, processing))
+            for (_, fields), logits in zip(batch, _logits_after(oracle, batch, kept), strict=True):
+                row = fields | {"target_logits": logits}
+                yield tabulator.lines(read_row(next(numbers), row, name, processing))
 
     declared = Declared("", "", ends)
     generator = derived_rng(rng, "texts")
-    table = table_of_all(lines())
+    table = table_of_all(lines(), name)
     if looks_like_probabilities(table["target_unit"]):
         raise wrong("oracle", "probabilities after every prefix", "raw logits")
     return audit_table(table, name, declared, false_alarm, bias, rng=generator)
 
 
-class _Text(NamedTuple):
-    """A text, and its name."""
-
-    prompt: Tokens
-    output: Tokens
-    request: str | int
-
-
-class _Position(NamedTuple):
-    """The prefix of a text before an output token; equal prefixes have equal keys."""
-
-    text: _Text
-    depth: int
-    key: str
-
-    @property
-    def prefix(self) -> Tokens:
-        return self.text.prompt + self.text.output[: self.depth]
-
-
-def _read_text(number: int, fields: Fields, name: str) -> _Text:
+def _positions(number: int, fields: Fields, name: str) -> Iterator[_Position]:
     given = {field: value for field, value in fields.items() if value is not None}
     if unknown := sorted(map(str, given.keys() - set(FIELDS))):
         raise wrong(f"{name}: row {number}: {unknown[0]}", "an unknown field", ", ".join(FIELDS))
@@ -167,38 +133,29 @@ def _read_text(number: int, fields: Fields, name: str) -> _Text:
         prompt, output = (tuple(read_ids(x, given.get(x)).tolist()) for x in FIELDS[:2])
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: row {number}: {error}") from error
-    return _Text(prompt, output, given.get("request", number))
-
-
-def _positions(text: _Text) -> Iterator[_Position]:
-    key = hashlib.blake2b(repr(text.prompt).encode(), digest_size=16)
-    for depth, token in enumerate(text.output):
-        yield _Position(text, depth, key.hexdigest())
+    # Equal prefixes have equal keys.
+    key = hashlib.blake2b(repr(prompt).encode(), digest_size=16)
+    for depth, token in enumerate(output):
+        row = {"output_token": token, "depth": depth, "context": key.hexdigest()}
+        yield prompt + output[:depth], row | {"request": given.get("request", number)}
         key.update(b" %d" % token)
 
 
-class _Logits:
-    """The oracle's answers; the latest are kept."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-        self._kept: OrderedDict[str, NDArray] = OrderedDict()
-
-    def after(self, positions: list[_Position]) -> list[NDArray]:
-        """The logits (V,) at each position."""
-        missing = {at.key: at.prefix for at in positions if at.key not in self._kept}
-        if missing:
-            answer = np.asarray(from_tensor(self._oracle([*missing.values()])))
-            if answer.ndim != 2 or len(answer) != len(missing):
-                raise wrong(
-                    "oracle",
-                    f"logits of shape {answer.shape}",
-                    f"({len(missing)}, V) of {len(missing)} prefixes",
-                )
-            self._kept |= dict(zip(missing, answer, strict=True))
-        for at in positions:
-            self._kept.move_to_end(at.key)
-        asked = [self._kept[at.key] for at in positions]
-        while asked and len(self._kept) * asked[0].size > _MOST_KEPT:
-            self._kept.popitem(last=False)
-        return asked
+def _logits_after(
+    oracle: Oracle, positions: list[_Position], kept: OrderedDict[str, NDArray]
+) -> list[NDArray]:
+    """The logits (V,) at each position; the latest answers of the oracle are kept."""
+    keys = [row["context"] for _, row in positions]
+    missing = {key: prefix for key, (prefix, _) in zip(keys, positions, strict=True) if key not in kept}
+    if missing:
+        answer = np.asarray(from_tensor(oracle([*missing.values()])))
+        if answer.ndim != 2 or len(answer) != len(missing):
+            expected = f"({len(missing)}, V) of {len(missing)} prefixes"
+            raise wrong("oracle", f"logits of shape {answer.shape}", expected)
+        kept |= dict(zip(missing, answer, strict=True))
+    for key in keys:
+        kept.move_to_end(key)
+    asked = [kept[key] for key in keys]
+    while asked and len(kept) * asked[0].size > _MOST_KEPT:
+        kept.popitem(last=False)
+    return asked

@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from otmd.audit.base import ConditionalLaw, Sampler, as_rule, validate_level, validate_position
+from otmd.audit.enumeration import enumerated
+from otmd.audit.samples import losslessness
 from otmd.audit.statistics import lower_bound, upper_bound
-from otmd.audit.verifiers import (
-    ConditionalLaw,
-    Sampler,
-    as_rule,
-    enumerated,
-    losslessness,
-    validate_level,
-    validate_position,
-)
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike
 from otmd.probabilities import FloatArray, validate_count, wrong

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import bdtr, bdtrc
 
-from otmd.audit.verifiers import validate_level
+from otmd.audit.base import validate_level
 from otmd.laws.base import RngLike, validate_rng
 from otmd.probabilities import (
     FloatArray,

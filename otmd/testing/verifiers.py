@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from otmd.audit.verifiers import EnumeratedAudit, enumerated, losslessness
+from otmd.audit.enumeration import EnumeratedAudit, enumerated
+from otmd.audit.samples import losslessness
 from otmd.laws import DraftLaw
 from otmd.laws.base import validate_law, validate_target
 from otmd.optimum import optimal_acceptance

@@ -16,8 +16,9 @@ from scipy import stats
 
 import otmd
 from otmd import audit
+from otmd.audit.base import acceptance_ceiling
+from otmd.audit.samples import judge_tokens
 from otmd.audit.statistics import detectable_total_variation
-from otmd.audit.verifiers import acceptance_ceiling, judge_tokens
 
 LAW = otmd.WithReplacement(Q, 2)
 ONE = LAW.with_num_drafts(1)
@@ -61,22 +62,6 @@ def test_every_fault_is_found(control):
     assert running.verdict.startswith("not lossless: ")
     assert running.num_samples - 2_000 < running.detected_at <= running.num_samples
     assert running.p_value <= 1e-3
-
-
-@pytest.mark.slow
-def test_false_alarms_are_as_rare_as_stated():
-    rng = np.random.default_rng(14)
-    fixed = stopped = 0
-    for _ in range(150):
-        tuples = LAW.sample(rng=rng, size=400)
-        tokens = rng.choice(6, size=400, p=P)
-        fixed += judge_tokens(P, LAW, tuples, tokens, 0.2, rng=rng).faulty
-        running = audit.SequentialAudit(P, LAW, false_alarm=0.25)
-        running.update(tuples, tokens)
-        stopped += running.faulty
-    assert fixed > 0
-    assert stats.binomtest(fixed, 150, 0.2, alternative="greater").pvalue > 1e-6
-    assert stats.binomtest(stopped, 150, 0.25, alternative="greater").pvalue > 1e-6
 
 
 def test_a_sound_verifier_makes_no_wealth_on_average():
@@ -242,5 +227,3 @@ def test_torch_tensors_are_arrays():
     running.update(torch.zeros((4, 1), dtype=torch.int64), torch.tensor([0, 1, 2, 0]))
     assert running.num_samples == 4
     assert not audit.draft_law(torch.as_tensor(law.sample(rng=0, size=50)), law, rng=0).faulty
-    row = {"target_probs": p, "draft_probs": half, "draft_tokens": torch.tensor([1])}
-    assert not audit.recorded_run([row | {"output_token": torch.tensor(1)}] * 3).events

@@ -9,44 +9,24 @@ import pytest
 
 from otmd.audit import Recorder, recorded_run
 from otmd.probabilities import probs_from_logits
+from otmd.testing.referee import block
 
 DEPTH = 6
 TARGET = probs_from_logits(np.random.default_rng(0).normal(0, 1.5, (20, 40)))
 DRAFT = probs_from_logits(np.log(TARGET) + np.random.default_rng(1).normal(size=TARGET.shape))
 
 
-def block_step(last: int, rng: np.random.Generator) -> dict:
-    """A step of block verification (Sun et al. 2024): the longest accepted prefix, and one token more."""
-    path = [last]
-    for _ in range(DEPTH):
-        path.append(int(rng.choice(40, p=DRAFT[path[-1] % 20])))
-    p, q = (table[np.array(path) % 20] for table in (TARGET, DRAFT))
-    share, shares, accepted = 1.0, [1.0], 0
-    for i, token in enumerate(path[1:], start=1):
-        share = min(share * p[i - 1, token] / q[i - 1, token], 1.0)
-        shares.append(share)
-        left = np.maximum(share * p[i] - q[i], 0).sum()
-        if rng.random() < (share if i == DEPTH else left / (left + 1 - share)):
-            accepted = i
-    weights = p[accepted]
-    if accepted < DEPTH:
-        weights = np.maximum(shares[accepted] * weights - q[accepted], 0)
-    output = int(rng.choice(40, p=weights / weights.sum()))
-    return {
-        "target_probs": p,
-        "draft_probs": q[:DEPTH],
-        "draft_tokens": path[1:],
-        "output_tokens": [*path[1 : accepted + 1], output],
-    }
-
-
 @cache
 def steps() -> list[dict]:
-    rng, last, listed = np.random.default_rng(2), 0, []
-    for step in range(500):
-        listed.append(block_step(last, rng) | {"step": step})
-        last = listed[-1]["output_tokens"][-1]
-    return listed
+    rng = np.random.default_rng(2)
+    path = rng.integers(40, size=(500, 1))
+    for _ in range(DEPTH):
+        drafts = [[rng.choice(40, p=DRAFT[last % 20])] for last in path[:, -1]]
+        path = np.append(path, drafts, axis=1)
+    p, q = TARGET[path % 20], DRAFT[path[:, :-1] % 20]
+    columns = {"target_probs": p, "draft_probs": q, "draft_tokens": path[:, 1:]}
+    columns |= {"output_tokens": block(p, q, path[:, 1:], rng), "step": range(500)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @cache
@@ -54,7 +34,7 @@ def rows() -> list[dict]:
     """Rows of the positions that were reached, with their drafts."""
     listed = []
     for step in steps():
-        for depth, output in enumerate(step["output_tokens"]):
+        for depth, output in enumerate(step["output_tokens"][step["output_tokens"] >= 0]):
             row = {"step": step["step"], "depth": depth, "output_token": output}
             if depth < DEPTH:
                 row["draft_probs"] = step["draft_probs"][depth]

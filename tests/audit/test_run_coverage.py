@@ -1,12 +1,8 @@
-"""Faults that a single order of the tokens hides, and sound runs that must not be called faulty.
-
-Each control is a run with one fault and, with ``sound=True``, the same run without it.
-"""
+"""Faults that a single order of the tokens hides, and sound runs that must not be called faulty."""
 
 from __future__ import annotations
 
 from functools import cache
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from scipy.stats import binom
 import otmd
 from otmd import audit
 from otmd.audit import recorded_run
-from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, ROWS, SLOTS
+from otmd.audit.claims import CLAIMS, NUM_STATEMENTS, SLOTS
 from otmd.audit.drafts import independence_p_values
 from otmd.audit.judge import Evidence, Grouping, judge_claim, judge_rate
 
@@ -28,94 +24,56 @@ LAW = otmd.WithReplacement(Q, 1)
 EVIL = "evil\nPASS: no fault found\x1b[2J\ud800"
 
 
-def improbable(rng, sound):
+def improbable(sound=False):
     """Five tokens of probability 1e-22, in a vocabulary where tokens below 0.001 are common."""
+    rng = np.random.default_rng(0)
     target = np.repeat([5e-4, 0.475, 1e-22], [100, 2, 1])
     target /= target.sum()
     wrong = rng.choice(2000, 5, replace=False)
-    for i in range(2000):
-        output = 102 if i in wrong and not sound else int(rng.choice(103, p=target))
-        yield {"target_probs": target, "output_token": output}
-
-
-def extra_tokens(rng, sound):
-    """About fifty extra tokens of some 1,200 rows are off by a total variation of 0.67."""
-    target = np.array([0.67, 0.22, 0.11])
-    prepared = otmd.Preference().prepare(P, LAW)
-    for step in range(1200):
-        drafts = LAW.sample(rng=rng)
-        output = int(prepared.verify(drafts, rng=rng).token)
-        row = {"target_probs": P, "draft_probs": Q, "draft_tokens": drafts, "step": step}
-        yield row | {"output_token": output, "depth": 0}
-        if step % 20 == 0 and output == drafts[0]:
-            extra = rng.choice(3, p=target if sound else [0, 0.5, 0.5])
-            yield {"target_probs": target, "output_token": int(extra), "step": step, "depth": 1}
-
-
-def one_request(rng, sound):
-    """One of eight requests is sampled at another temperature."""
-    for i in range(1600):
-        request = i // 3 % 8
-        p = P if sound or request != 3 else otmd.probs_from_logits(10 * np.log(P))
-        row = {"target_probs": P, "output_token": int(rng.choice(3, p=p))}
-        yield row | {"request": EVIL if request == 3 else request}
-
-
-def drafts_of_low_ids(rng, sound):
-    """A quarter of the drafts are drawn from the lower half of the ids alone."""
-    for i in range(1500):
-        p, q = (otmd.probs_from_logits(own[i % 20]) for own in (LOGITS, DRAFT_LOGITS))
-        low = np.where(np.arange(50) < 25, q, 0)
-        used = q if sound or rng.random() < 0.75 else low / low.sum()
-        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
-        yield row | {"output_token": int(rng.choice(50, p=p))}
-
-
-CONTROLS = {
-    improbable: "5 rows have an output token that is too improbable for this number of rows",
-    extra_tokens: "extra tokens (no drafts)",
-    one_request: "request evil PASS: no fault found\\x1b[2J\\ud800",
-    drafts_of_low_ids: "the drafts were not drawn from the recorded draft distribution",
-}
-by_control = pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.__name__)
+    outputs = [102 if i in wrong and not sound else int(rng.choice(103, p=target)) for i in range(2000)]
+    return [{"target_probs": target, "output_token": output} for output in outputs], np.sort(wrong) + 1
 
 
 @cache
-def audited(control):
-    return recorded_run([*control(np.random.default_rng(0), False)])
-
-
-@by_control
-def test_the_fault_is_found_and_the_report_says_where(control):
-    found = audited(control)
-    assert found.outcome == "FAULTY"
-    assert CONTROLS[control] in found.verdict
-    if control is drafts_of_low_ids:
-        assert [statement.outcome for statement in found.statements] == ["PASS", "FAULTY"]
-
-
-@by_control
-def test_the_run_without_the_fault_passes(control):
-    """An alarm has a probability of 1e-3 at most, were the seeds not fixed."""
-    rows = [*islice(control(np.random.default_rng(3), True), 500)]
-    law = "with-replacement" if any("draft_tokens" in row for row in rows) else "none"
-    found = recorded_run(rows, law, bias=0.2)
-    assert found.outcome == "PASS", found
-    assert "would have been found with probability 0.9 if it shows over all" in str(found)
+def audited_improbable():
+    return recorded_run(improbable()[0])
 
 
 def test_improbable_rows_are_listed():
-    wrong = np.random.default_rng(0).choice(2000, 5, replace=False) + 1
-    (event,) = audited(improbable).events
+    found = audited_improbable()
+    (event,) = found.events
     assert (event.kind, event.num_rows) == ("output_improbable", 5)
-    assert event.first_rows == tuple(sorted(wrong))
+    assert event.first_rows == tuple(improbable()[1])
+    assert "5 rows have an output token that is too improbable for this number of rows" in found.verdict
+    sound = recorded_run(improbable(sound=True)[0], "none")
+    assert sound.outcome == "PASS"
+    assert "would have been found with probability 0.9 if it shows over all 2,000" in str(sound)
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
     (event,) = recorded_run([row | {"output_token": 1}]).events
     assert event.kind == "draft_improbable"
 
 
+def test_drafts_of_low_ids_are_no_fault_of_the_outputs():
+    """A quarter of the drafts are drawn from the lower half of the ids alone."""
+    rng, rows = np.random.default_rng(0), []
+    for i in range(1500):
+        p, q = (otmd.probs_from_logits(logits[i % 20]) for logits in (LOGITS, DRAFT_LOGITS))
+        low = np.where(np.arange(50) < 25, q, 0)
+        used = q if rng.random() < 0.75 else low / low.sum()
+        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
+        rows.append(row | {"output_token": int(rng.choice(50, p=p))})
+    found = recorded_run(rows)
+    assert [statement.outcome for statement in found.statements] == ["PASS", "FAULTY"]
+    assert "the drafts were not drawn from the recorded draft distribution" in found.verdict
+
+
 def test_a_request_cannot_write_into_the_report():
-    text = str(audited(one_request))
+    rows = [
+        {"target_probs": P, "output_token": i % 4 % 3, "request": EVIL if i % 4 else 1} for i in range(400)
+    ]
+    found = recorded_run(rows, "none")
+    assert "request evil PASS: no fault found\\x1b[2J\\ud800" in found.verdict
+    text = str(found)
     assert not [line for line in text.splitlines() if line.startswith("PASS")]
     assert "\x1b" not in text
     assert text.encode()
@@ -149,7 +107,7 @@ def test_groups_may_depend_on_what_came_before_and_not_on_the_outcome(group_of, 
 
 def test_every_claim_has_its_share():
     assert 3 * len(CLAIMS) + 4 == NUM_STATEMENTS
-    assert {claim.level for claim in audited(improbable).claims} == {1e-3 / NUM_STATEMENTS}
+    assert {claim.level for claim in audited_improbable().claims} == {1e-3 / NUM_STATEMENTS}
 
 
 class TestSeeds:
@@ -271,40 +229,39 @@ def test_impossible_tokens_are_no_matter_of_acceptance():
     assert not found.acceptance.too_high
 
 
-DRAFT_PROBS = [otmd.probs_from_logits(logits) for logits in LOGITS]
-LAWS = {id(q): otmd.WithReplacement(q, 2) for q in DRAFT_PROBS}
-
-
-def rows_of(draw, number: int, seed: int) -> list[dict]:
-    """Positions with laws of their own; drafts ``draw(q, rng, position)``, and a token of the target."""
-    rng, rows = np.random.default_rng(seed), []
-    for i in range(number):
-        q = DRAFT_PROBS[i * 7 % 20]
-        row = {"target_probs": q, "draft_probs": q, "draft_tokens": draw(q, rng, i)}
-        rows.append(row | {"output_token": int(rng.choice(50, p=q))})
-    return rows
-
-
-def independent(q, rng, position):
-    return LAWS[id(q)].sample(rng=rng)
-
-
-def mirrored(q, rng, position):
-    """The second uniform number is 1 − the first: hardly ever equal, and never independent."""
-    u = rng.random()
-    return np.searchsorted(q.cumsum(), [u, (1 - u) * (1 - 1e-12)], side="right").clip(0, 49)
-
-
 def test_dependent_drafts_of_a_run_are_found():
-    """Copies and seeds used twice are in test_fault_patterns.py."""
-    found = recorded_run(rows_of(mirrored, 700, 1), false_alarm=0.01, rng=1)
+    """The second uniform number is 1 − the first: hardly ever equal, and never independent.
+
+    Copies and seeds used twice are in test_fault_patterns.py.
+    """
+    rng, rows = np.random.default_rng(1), []
+    for i in range(700):
+        q, u = otmd.probs_from_logits(LOGITS[i * 7 % 20]), rng.random()
+        drafts = np.searchsorted(q.cumsum(), [u, (1 - u) * (1 - 1e-12)], side="right").clip(0, 49)
+        row = {"target_probs": q, "draft_probs": q, "draft_tokens": drafts}
+        rows.append(row | {"output_token": int(rng.choice(50, p=q))})
+    found = recorded_run(rows, false_alarm=0.01, rng=1)
     assert SLOTS.name in [x.name for x in found.claims if x.refuted]
     assert found.verdict.startswith("FAULTY: ")
 
 
-@pytest.mark.slow
-def test_independent_drafts_of_runs_raise_alarms_at_the_stated_rate():
-    runs = [recorded_run(rows_of(independent, 150, i), false_alarm=0.2, rng=i) for i in range(30)]
-    linked = {SLOTS.name, ROWS.name}
-    assert all(linked <= {claim.name for claim in run.claims} for run in runs)
-    assert sum(run.faulty for run in runs) <= binom.isf(1e-4, 30, 0.2)
+def test_stratified_drafts_verified_with_the_law_of_independent_ones():
+    """Whether the report finds other faults of engines says test_fault_patterns.py."""
+    engine = Engine(
+        sample=lambda rng, q, count, step: otmd.Stratified(q, count).sample(rng=rng), num_drafts=3
+    )
+    refuted = {
+        claim.name
+        for claim in recorded_run(engine.run(500, 1), "stratified", 0.01, rng=1).claims
+        if claim.refuted
+    }
+    orders = (f"output tokens follow the target (in order of {order})" for order in ("p/q", "p"))
+    assert refuted & {*orders}
+
+
+def test_rows_chosen_by_their_outcome_are_no_sample_of_the_target():
+    """The negative control of what the page says of such rows."""
+    rows = [row for row in Engine().run(700, 1) if row["depth"] == 0]
+    chosen = [row for row in rows if row["output_token"] in row["draft_tokens"]]
+    assert recorded_run(chosen, false_alarm=0.01).faulty
+    assert not recorded_run(rows, false_alarm=0.01).faulty

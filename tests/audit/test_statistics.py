@@ -72,27 +72,19 @@ def test_p_values_by_draws_are_super_uniform(monkeypatch, level):
     assert small > 0.3 * level * runs
 
 
-def naive_cells(p: np.ndarray, q: np.ndarray, number: int) -> list[list[int]]:
-    """The tokens of each part of [0, 1), by the middles of their intervals in the order of p/q."""
-    tokens = [y for y in range(p.size) if p[y] > 0]
-    tokens.sort(key=lambda y: (np.log(p[y]) - np.log(q[y]) if q[y] > 0 else np.inf, y))
-    parts: dict[int, list[int]] = {}
-    before = 0.0
-    for y in tokens:
-        parts.setdefault(min(int(number * (before + p[y] / 2)), number - 1), []).append(y)
-        before += p[y]
-    return [sorted(parts[k]) for k in sorted(parts)]
-
-
-def test_cells_are_the_twins():
+def test_cells_are_intervals_of_about_equal_mass():
     for index, instance in enumerate(instances(100, seed=47)):
-        p, q = np.array(instance.p), np.array(instance.q)
-        cells = make_cells(p, ratio_order(p, q), 1 + index % 9)
-        found = [np.flatnonzero(cells.labels == k).tolist() for k in range(cells.probs.size)]
-        assert found == naive_cells(p, q, 1 + index % 9), instance
-        np.testing.assert_allclose(cells.probs, [p[own].sum() for own in found], rtol=1e-12)
+        p, q, number = np.array(instance.p), np.array(instance.q), 1 + index % 9
+        order = ratio_order(p, q)
+        cells = make_cells(p, order, number)
+        labels = cells.labels[order]
+        assert (np.diff(labels[labels != IMPOSSIBLE]) >= 0).all()
         assert ((cells.labels == IMPOSSIBLE) == (p == 0)).all()
+        masses = [p[cells.labels == k].sum() for k in range(cells.probs.size)]
+        np.testing.assert_allclose(cells.probs, masses, rtol=1e-12)
         assert (cells.probs > 0).all()
+        # The middles of a cell's tokens lie in an interval of length 1/number.
+        assert cells.probs.max() <= 1 / number + p.max() + 1e-12
 
 
 def test_rare_tokens_are_a_cell_apart():

@@ -14,7 +14,7 @@ from otmd.probabilities import Processing
 
 ALLOWED = (ValueError,)
 USUAL = ("target_probs", "draft_probs", "draft_tokens", "output_token")
-NAMES = ("run.jsonl", "run.json", "part-00000.parquet", "part-00000.npz")
+NAMES = ("run.jsonl", "run.json", "part-00000.npz")
 
 
 def one_input(choices: Choices) -> None:

@@ -2,12 +2,10 @@
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from otmd.storage.arrays import read_npy, read_npz
-from otmd.storage.parquet import parquet_bytes, read_columns, read_parquet
+from otmd.storage.parquet import parquet_bytes, read_parquet
 
 
 def test_arrays_come_back(tmp_path):
@@ -19,17 +17,6 @@ def test_arrays_come_back(tmp_path):
         assert all((found[name] == arrays[name]).all() for name in arrays)
     np.save(tmp_path / "a.npy", np.asfortranarray(arrays["a"]))
     assert (read_npy(tmp_path / "a.npy") == arrays["a"]).all()
-
-
-def test_columns_are_the_rows_in_order(tmp_path):
-    columns = {
-        "b": [*range(21)],
-        "c": [f"x{i % 4}" for i in range(21)],
-        "d": [True, False, True] * 7,
-    }
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=10)
-    found = read_columns(tmp_path / "a.parquet", ["c"])
-    assert {name: x.tolist() for name, x in found.items()} == columns
 
 
 def test_a_part_is_read_under_its_own_name_alone(tmp_path):
