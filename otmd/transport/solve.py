@@ -149,17 +149,14 @@ def conclude(
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
     status, certificate = answer.status, OptimalityCertificate(0.0, 1.0, math.inf)
     parts: dict[str, Any] = {}
-    if answer.values is not None and answer.row_duals is not None:
-        check = lp.certify(program, answer.values, answer.row_duals)
-        if math.isfinite(check.worst):
-            accepted, set_duals, token_duals = forms.read_solution(
-                problem, program.form, answer.values, answer.row_duals
-            )
-            plan = TransportPlan(problem, accepted)
-            subset = best_level_set(problem, token_duals)
-            certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
-            parts = {"rate": plan.rate, "plan": plan, "subset": subset}
-            parts |= {"set_duals": set_duals, "token_duals": token_duals}
+    check = lp.certify(program, answer)
+    if math.isfinite(check.worst):
+        accepted, set_duals, token_duals = forms.read_solution(problem, program.form, answer)
+        plan = TransportPlan(problem, accepted)
+        subset = best_level_set(problem, token_duals)
+        certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
+        parts = {"rate": plan.rate, "plan": plan, "subset": subset}
+        parts |= {"set_duals": set_duals, "token_duals": token_duals}
     if status == "optimal" and certificate.worst > lp.TOLERANCE:
         status = "not certified"
     message = f"optimal: the solver said {answer.detail!r}"
