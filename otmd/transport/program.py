@@ -74,7 +74,6 @@ class SolverAnswer(NamedTuple):
     detail: str
     values: FloatArray = np.empty(0)
     row_duals: FloatArray = np.empty(0)
-    iterations: int = 0
 
 
 def certify(program: LinearProgram, answer: SolverAnswer) -> OptimalityCertificate:

@@ -50,8 +50,6 @@ class TransportSolution:
     certificate : OptimalityCertificate
         The plan's rate, 1 + p(H) − g(H), and the largest violation of the program, recomputed here. α* lies
         between the first two, even if the solver is wrong.
-    iterations : int
-        The solver's number of steps; 0 where it counts none.
     rate : float
         The plan's acceptance rate, α* where the status is "optimal"; NaN without a plan.
     plan : TransportPlan or None
@@ -65,7 +63,6 @@ class TransportSolution:
     status: str
     message: str
     certificate: OptimalityCertificate
-    iterations: int
     rate: float = math.nan
     plan: TransportPlan | None = None
     subset: BoolArray | None = None
@@ -164,7 +161,7 @@ def conclude(
         message = f"{status}: {ADVICE[status]}; {certificate}; the solver said {answer.detail!r}"
         if throw:
             raise lp.SolverError(f"form {program.form!r}: {message}")
-    return TransportSolution(status, message, certificate, answer.iterations, **parts)
+    return TransportSolution(status, message, certificate, **parts)
 
 
 def best_level_set(problem: TransportProblem, token_duals: FloatArray) -> BoolArray:

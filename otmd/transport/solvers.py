@@ -58,14 +58,13 @@ def solve_highs(
     shape = size, rows[0].size, matrix.nnz
     highs.passModel(*shape, _COLUMNWISE, _MINIMISE, 0.0, *columns, *rows, *indices, entries, continuous)
     highs.run()
-    ended, info = highs.getModelStatus(), highs.getInfo()
+    ended = highs.getModelStatus()
     status, detail = _HIGHS_STATUS.get(ended, "failed"), highs.modelStatusToString(ended)
-    steps = max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0)
     if status != "optimal":
-        return SolverAnswer(status, detail, iterations=steps)
+        return SolverAnswer(status, detail)
     point = highs.getSolution()
     values, duals = np.array(point.col_value) / _SCALE, np.array(point.row_dual) / _SCALE
-    return SolverAnswer(status, detail, values, duals, steps)
+    return SolverAnswer(status, detail, values, duals)
 
 
 def certified_optimum(program: LinearProgram, *methods: str) -> tuple[FloatArray, OptimalityCertificate]:

@@ -311,10 +311,26 @@ def after(model: Model, text: Prefix) -> Model:
     return lambda prefix: model(text + prefix)
 
 
+def token_by_token(target: Model, draft: Model, rng: np.random.Generator) -> Prefix:
+    """Draft two tokens, and accept each with probability min(1, p/q)."""
+
+    def drawn(masses: np.ndarray) -> int:
+        return int(rng.choice(masses.size, p=masses / masses.sum()))
+
+    path: Prefix = ()
+    for _ in range(2):
+        path = (*path, drawn(np.asarray(draft(path))))
+    for i, token in enumerate(path):
+        p, q = np.asarray(target(path[:i])), np.asarray(draft(path[:i]))
+        if rng.random() * q[token] >= p[token]:
+            return (*path[:i], drawn(np.maximum(p - q, 0.0)))
+    return (*path, drawn(np.asarray(target(path))))
+
+
 def padded(
     target: Model, draft: Model, prefixes: list[Prefix], rng: np.random.Generator, *, masked: bool = True
 ) -> list[Prefix]:
-    """A step of a batch whose texts are padded on the left with token 0: a path of two drafts, as a block.
+    """A step of a batch whose texts are padded on the left with token 0.
 
     ``masked`` says whether the mask of the padding reaches the target.
     """
@@ -322,8 +338,7 @@ def padded(
     emitted = []
     for text in prefixes:
         seen = text if masked else (0,) * (longest - len(text)) + text
-        path = IIDPaths(after(draft, text), num_paths=1, depth=2)
-        emitted.append(BlockVerification().step(after(target, seen), path, rng=rng))
+        emitted.append(token_by_token(after(target, seen), after(draft, text), rng))
     return emitted
 
 
