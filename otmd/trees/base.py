@@ -143,9 +143,12 @@ class TreeLaw(ABC):
         return DraftTree(context, choices)
 
     def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
-        """Draw all nodes of a tree; before drafts are drawn after some prefixes, yield these prefixes.
+        """Draw all nodes of a tree.
 
-        So the draft model can read them in one call.
+        Yields
+        ------
+        list of tuple of int
+            Prefixes before drafts are drawn after them, so that the draft model can read them in one call.
         """
         level: list[Prefix] = [()]
         for _ in range(self.depth):

@@ -239,7 +239,7 @@ class MostLikelyTree(TreeLaw):
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
 
     def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
-        """Before a level is drawn, yield the nodes that the tree has as far as the draft model was read."""
+        # First the nodes that the tree has as far as the draft model was read, until there are no new ones.
         read: set[Prefix] = set()
         missing: set[Prefix] = set() if tree.nodes else {()}
         while missing:
