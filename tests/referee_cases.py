@@ -235,19 +235,15 @@ def by_twins(case: dict[str, Any], rule: str) -> dict[str, float] | None:
     exact = lambda weights: reference.normalised(reference.exact(weights))  # noqa: E731
     target = model(case["target"], exact)
     draft = model([[siblings[0] for siblings in level] for level in case["draft"]], exact)
-    if case["drafts"] == "without replacement" or case["drafts"] == "chain":
-        drawn = reference.trees_without_replacement(draft, case["branching"])
-    elif case["drafts"] == "with replacement":
-        shape: tuple = ()
-        for count in reversed(case["branching"]):
-            shape = (shape,) * count
-        drawn = reference.trees_with_replacement(draft, shape)
-    else:
+    if case["drafts"] not in ("without replacement", "chain", "with replacement"):
         return None
+    replaced = case["drafts"] == "with replacement"
+    law_of = reference.with_replacement if replaced else reference.without_replacement
+    drawn = reference.trees_by_layer(draft, case["branching"], law_of)
     if rule in ("block", "traversal"):
         decide = reference.traversal(target, draft)
     elif rule in ("token-level", "recursive rejection"):
-        verifier = reference.rrs if case["drafts"] == "with replacement" else reference.rrsw
+        verifier = reference.rrs if replaced else reference.rrsw
         decide = reference.token_level(target, draft, lambda p, q, _: verifier(p, q))
     else:
         return None

@@ -466,27 +466,16 @@ def trees_of_paths(draft: Model, paths: int, depth: int) -> Iterable[tuple[Tree,
             yield tree, chance
 
 
-def trees_without_replacement(
-    draft: Model, branching: Sequence[int], prefix: Tokens = ()
+def trees_by_layer(
+    draft: Model, branching: Sequence[int], law: Callable[[Probs, int], Law], prefix: Tokens = ()
 ) -> Iterable[tuple[Tree, Number]]:
-    """Every node of a layer drafts as many distinct tokens as the layer's number says."""
+    """Every node of a layer has as many drafts as the layer's number says, of the law of q and n."""
     if not branching:
         yield {}, 1
         return
-    for tokens, mass in without_replacement(draft(prefix), branching[0]).items():
-        below = [trees_without_replacement(draft, branching[1:], (*prefix, y)) for y in tokens]
-        for parts in product(*below):
-            tree = {node: own for part, _ in parts for node, own in part.items()}
-            yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)
-
-
-def trees_with_replacement(draft: Model, shape: tuple, prefix: Tokens = ()) -> Iterable[tuple[Tree, Number]]:
-    """A static tree: ``shape`` has the shapes below the drafts; below equal ones, that of the first."""
-    if not shape:
-        yield {}, 1
-        return
-    for tokens, mass in with_replacement(draft(prefix), len(shape)).items():
-        below = [trees_with_replacement(draft, shape[tokens.index(y)], (*prefix, y)) for y in set(tokens)]
+    for tokens, mass in law(draft(prefix), branching[0]).items():
+        distinct = dict.fromkeys(tokens)
+        below = [trees_by_layer(draft, branching[1:], law, (*prefix, y)) for y in distinct]
         for parts in product(*below):
             tree = {node: own for part, _ in parts for node, own in part.items()}
             yield tree | {prefix: tokens}, mass * math.prod(chance for _, chance in parts)

@@ -22,8 +22,8 @@ from scipy.sparse import csc_array
 
 import otmd
 from experiments.runner import markdown, run
-from otmd.transport import SolverError, program
-from otmd.transport.solvers import solve_highs
+from otmd.transport.program import program_of
+from otmd.transport.solvers import certified_optimum
 from otmd.trees import (
     GreedyMultiPath,
     IIDPaths,
@@ -85,16 +85,9 @@ class LayerwiseProgram:
         values, rows, columns = map(np.array, zip(*self.entries, strict=True))
         shape = (len(self.limits), len(self.gains))
         matrix = csc_array((values, (rows, columns)), shape=shape)
-        built = program.program_of(
-            "layers", np.array(self.gains), matrix, rows=(-np.inf, np.array(self.limits))
-        )
-        answer = solve_highs(built)
-        if answer.values is None or answer.row_duals is None:
-            raise SolverError(f"the layerwise program ended {answer.status}: {answer.detail}")
-        certificate = program.certify(built, answer.values, answer.row_duals)
-        if certificate.worst > program.TOLERANCE:
-            raise SolverError(f"the layerwise program's solution fails the check: {certificate}")
-        return float(built.objective @ answer.values)
+        gains = np.array(self.gains)
+        program = program_of("layers", gains, matrix, rows=(-np.inf, np.array(self.limits)))
+        return float(gains @ certified_optimum(program, "simplex")[0])
 
     def _layer(self, nodes: list[Score], reached: float) -> None:
         """Add the scores below the nodes of a drawn layer, which is reached with this probability."""

@@ -66,7 +66,7 @@ def acceptance_loss(
     count = validate_count("num_drafts", num_drafts)
     p, log_q = _checked_pair(target_probs, draft_logits, validate)
     if rate == "stratified":
-        accepted = _swept(p, *_strata(log_q, count), count)[1].sum(-1)
+        accepted = _swept(p, log_q, count)[2].sum(-1)
     elif rate == "optimal":
         accepted = _optimal_rate(p, log_q.exp(), count)
     else:
@@ -121,9 +121,8 @@ def tokens_per_step_loss(
     score = reached = torch.ones_like(p[..., 0, 0])
     per_step = score.clone()
     for level, count in enumerate(counts):
-        q, number = _strata(log_q[..., level, :], count)
         target = score[..., None] * p[..., level, :]
-        masses = (target, q, *_swept(target, q, number, count))
+        masses = (target, *_swept(target, log_q[..., level, :], count))
         token = tokens[..., level, None]
         target, q, offered, accepted = (x.gather(-1, token)[..., 0] for x in masses)
         # A score may underflow; a drafted token is then accepted in full. Written so that NaN stays.
@@ -153,24 +152,21 @@ def _optimal_rate(p: Tensor, q: Tensor, count: int) -> Tensor:
     return torch.where(above, 0.0, p).sum(dim=-1) + contained
 
 
-def _strata(log_q: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The inclusion probability of each token (…, V), with a gradient, and its stratum; n for none."""
+def _swept(target: Tensor, log_q: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The inclusion probability of each token in strata (…, V), with a gradient, and its masses c q and a."""
     mass, order = top_tokens(log_q.detach().exp(), log_q.shape[-1])
     stratum, _ = make_strata(mass, (mass > 0).sum(-1).clamp(max=count), count)
+    # The stratum of each token; n for none.
     number = torch.empty_like(order).scatter_(-1, order, stratum)
     none = log_q.new_zeros((*log_q.shape[:-1], count + 1))
     largest = (none - torch.inf).scatter_reduce(-1, number, log_q.detach(), "amax")
     weight = torch.where(number < count, log_q - largest.gather(-1, number), -torch.inf).exp()
     total = none.scatter_add(-1, number, weight).gather(-1, number)
     inclusion = weight / torch.where(number < count, total, 1.0)
-    return torch.where(log_q.isnan(), torch.nan, inclusion), number
-
-
-def _swept(target: Tensor, q: Tensor, number: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Masses c q and a (…, V) of tokens in strata."""
-    masses, probs, slots = (x.reshape(-1, x.shape[-1]) for x in (target, q, number))
-    offered, accepted, *_ = sweep(masses, probs, slots.clamp(max=count - 1), count)
-    return offered.view(target.shape), accepted.view(target.shape)
+    q = torch.where(log_q.isnan(), torch.nan, inclusion)
+    masses, probs, slots = (x.reshape(-1, x.shape[-1]) for x in (target, q, number.clamp(max=count - 1)))
+    offered, accepted, *_ = sweep(masses, probs, slots, count)
+    return q, offered.view(target.shape), accepted.view(target.shape)
 
 
 def _checked_pair(target_probs: Any, draft_logits: Any, validate: bool) -> tuple[Tensor, Tensor]:

@@ -37,9 +37,9 @@ from otmd.trees import (
     target_distribution,
     tokens_per_step,
 )
-from otmd.trees.adaptive import GrownLaw, GrownTree
+from otmd.trees.adaptive import GrownLaw
 from otmd.trees.base import Context, DraftTree, Model, Node, Prefix
-from otmd.trees.random_choices import RandomChoices, every_outcome
+from otmd.trees.random_choices import every_outcome
 from otmd.verifiers import UnsupportedLaw
 
 # The program of the optimum is solved to about this.
@@ -157,13 +157,9 @@ class CutTree(GrownLaw):
     def __repr__(self) -> str:
         return f"CutTree(budget={self.budget}, depth={self.depth}, width={self.width})"
 
-    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
-        """See :class:`~otmd.trees.TreeLaw`."""
-        return _CutDrafts(context, choices, self.grow)
-
-    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+    def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
         """Draw a tree node by node: scores fall along a path, and with each further draft of a node."""
-        assert isinstance(tree, _CutDrafts)
+        draft = tree.context.draft
         scores: dict[Prefix, float] = {(): 1.0}
         drafts: dict[Prefix, IntArray] = {}
         kept = Counter[Prefix]()
@@ -171,11 +167,12 @@ class CutTree(GrownLaw):
         for _ in range(self.budget):
             if len(child) < self.depth:
                 yield [child]
-                num_drafts = min(self.width, tree.leaf(child, 1.0).num_tokens)
-                drafts[child] = tree.draw(child, num_drafts).tokens
+                num_drafts = min(self.width, int(np.count_nonzero(draft(child))))
+                node = tree.draw(child, num_drafts)
+                assert node is not None
+                drafts[child] = node.tokens
             waiting = {
-                prefix: scores[prefix]
-                * float(self.score(tree.leaf(prefix, 1.0).draft_probs, tokens)[kept[prefix]])
+                prefix: scores[prefix] * float(self.score(draft(prefix), tokens)[kept[prefix]])
                 for prefix, tokens in drafts.items()
                 if kept[prefix] < tokens.size
             }
@@ -185,20 +182,15 @@ class CutTree(GrownLaw):
             child = (*best, int(drafts[best][kept[best]]))
             scores[child] = waiting[best]
             kept[best] += 1
-        tree.keep(kept)
+        # The drafts that are kept are drawn as if there had been no others.
+        for prefix, node in tree.nodes.items():
+            count = kept[prefix]
+            law = tree.context.node_law(prefix, count) if count else None
+            tree.nodes[prefix] = node and law and Node(law, node.tokens[:count], count)
 
     def score(self, q: FloatArray, tokens: IntArray) -> FloatArray:
         """The score of each draft (n,) of a node, without that of the node."""
         return np.sort(q)[::-1][: tokens.size]
-
-
-class _CutDrafts(GrownTree):
-    def keep(self, counts: Counter[Prefix]) -> None:
-        """Keep the first drafts of each node: they are drawn as if there had been no others."""
-        for prefix, node in self._nodes.items():
-            law = self._context.node_law(prefix, counts[prefix]) if counts[prefix] else None
-            kept = node and law and Node(law, node.tokens[: counts[prefix]], counts[prefix])
-            self._nodes[prefix] = kept or None
 
 
 class _Smoothed(DraftLaw):

@@ -7,7 +7,7 @@ from scipy.sparse import csc_array, diags_array, hstack
 
 from otmd.probabilities import FloatArray, IntArray, wrong
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram, program_of
+from otmd.transport.program import LinearProgram, SolverAnswer, program_of
 
 
 def _incidence(problem: TransportProblem, sets: IntArray, tokens: IntArray) -> csc_array:
@@ -106,13 +106,10 @@ def build_program(problem: TransportProblem, form: str = "compact") -> LinearPro
 
 
 def read_solution(
-    problem: TransportProblem, form: str, values: FloatArray, duals: FloatArray
+    problem: TransportProblem, form: str, answer: SolverAnswer
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Read a solution: the mass π(x, y) on the arcs (E,), and the duals u (S,) and v (V,).
-
-    ``values`` are the variables of the form's program, ``duals`` the row multipliers of its minimisation.
-    """
-    sets = problem.num_sets
+    """Read an answer to a form's program: the mass on the arcs (E,), and the duals u (S,) and v (V,)."""
+    values, duals, sets = answer.values, answer.row_duals, problem.num_sets
     if form == "dual":
         # The multipliers of the dual's rows are the plan.
         return duals, values[:sets], values[sets:]

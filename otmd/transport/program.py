@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -63,23 +63,22 @@ def program_of(
     return LinearProgram(form, sense, objective, matrix, lower, upper, columns)
 
 
-@dataclass(frozen=True, eq=False)
-class SolverAnswer:
+class SolverAnswer(NamedTuple):
     """A solver's answer, not yet checked.
 
-    ``values`` are the variables and ``row_duals`` the row multipliers of the minimisation; None unless the
+    ``values`` are the variables and ``row_duals`` the row multipliers of the minimisation; empty unless the
     status is "optimal".
     """
 
     status: str
     detail: str
-    values: FloatArray | None = None
-    row_duals: FloatArray | None = None
-    iterations: int = 0
+    values: FloatArray = np.empty(0)
+    row_duals: FloatArray = np.empty(0)
 
 
-def certify(program: LinearProgram, values: FloatArray, row_duals: FloatArray) -> OptimalityCertificate:
-    """Certify variables and row multipliers of the minimisation: infinite for a wrong shape or NaN."""
+def certify(program: LinearProgram, answer: SolverAnswer) -> OptimalityCertificate:
+    """Certify a solver's answer: infinite for a wrong shape or NaN."""
+    values, row_duals = answer.values, answer.row_duals
     fits = values.shape == program.costs.shape and row_duals.shape == program.row_lower.shape
     if not (fits and np.isfinite(values).all() and np.isfinite(row_duals).all()):
         return OptimalityCertificate(-np.inf, np.inf, np.inf)

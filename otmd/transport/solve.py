@@ -50,8 +50,6 @@ class TransportSolution:
     certificate : OptimalityCertificate
         The plan's rate, 1 + p(H) − g(H), and the largest violation of the program, recomputed here. α* lies
         between the first two, even if the solver is wrong.
-    iterations : int
-        The solver's number of steps; 0 where it counts none.
     rate : float
         The plan's acceptance rate, α* where the status is "optimal"; NaN without a plan.
     plan : TransportPlan or None
@@ -65,7 +63,6 @@ class TransportSolution:
     status: str
     message: str
     certificate: OptimalityCertificate
-    iterations: int
     rate: float = math.nan
     plan: TransportPlan | None = None
     subset: BoolArray | None = None
@@ -149,17 +146,14 @@ def conclude(
     """Check a solver's answer and read the solution; with ``throw``, SolverError unless it is optimal."""
     status, certificate = answer.status, OptimalityCertificate(0.0, 1.0, math.inf)
     parts: dict[str, Any] = {}
-    if answer.values is not None and answer.row_duals is not None:
-        check = lp.certify(program, answer.values, answer.row_duals)
-        if math.isfinite(check.worst):
-            accepted, set_duals, token_duals = forms.read_solution(
-                problem, program.form, answer.values, answer.row_duals
-            )
-            plan = TransportPlan(problem, accepted)
-            subset = best_level_set(problem, token_duals)
-            certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
-            parts = {"rate": plan.rate, "plan": plan, "subset": subset}
-            parts |= {"set_duals": set_duals, "token_duals": token_duals}
+    check = lp.certify(program, answer)
+    if math.isfinite(check.worst):
+        accepted, set_duals, token_duals = forms.read_solution(problem, program.form, answer)
+        plan = TransportPlan(problem, accepted)
+        subset = best_level_set(problem, token_duals)
+        certificate = OptimalityCertificate(plan.rate, problem.cut_value(subset), check.worst)
+        parts = {"rate": plan.rate, "plan": plan, "subset": subset}
+        parts |= {"set_duals": set_duals, "token_duals": token_duals}
     if status == "optimal" and certificate.worst > lp.TOLERANCE:
         status = "not certified"
     message = f"optimal: the solver said {answer.detail!r}"
@@ -167,7 +161,7 @@ def conclude(
         message = f"{status}: {ADVICE[status]}; {certificate}; the solver said {answer.detail!r}"
         if throw:
             raise lp.SolverError(f"form {program.form!r}: {message}")
-    return TransportSolution(status, message, certificate, answer.iterations, **parts)
+    return TransportSolution(status, message, certificate, **parts)
 
 
 def best_level_set(problem: TransportProblem, token_duals: FloatArray) -> BoolArray:

@@ -8,10 +8,11 @@ from typing import Any
 import highspy
 import numpy as np
 
+from otmd.optimum.certificate import OptimalityCertificate
 from otmd.optimum.minimum_cut import CLOSED, max_flow, tokens_short_of_demand
 from otmd.probabilities import FloatArray, wrong
 from otmd.transport.problem import TransportProblem
-from otmd.transport.program import LinearProgram, SolverAnswer
+from otmd.transport.program import TOLERANCE, LinearProgram, SolverAnswer, SolverError, certify
 
 _HIGHS_STATUS = {
     highspy.HighsModelStatus.kOptimal: "optimal",
@@ -57,14 +58,28 @@ def solve_highs(
     shape = size, rows[0].size, matrix.nnz
     highs.passModel(*shape, _COLUMNWISE, _MINIMISE, 0.0, *columns, *rows, *indices, entries, continuous)
     highs.run()
-    ended, info = highs.getModelStatus(), highs.getInfo()
+    ended = highs.getModelStatus()
     status, detail = _HIGHS_STATUS.get(ended, "failed"), highs.modelStatusToString(ended)
-    steps = max(info.simplex_iteration_count, 0) + max(info.ipm_iteration_count, 0)
     if status != "optimal":
-        return SolverAnswer(status, detail, iterations=steps)
+        return SolverAnswer(status, detail)
     point = highs.getSolution()
     values, duals = np.array(point.col_value) / _SCALE, np.array(point.row_dual) / _SCALE
-    return SolverAnswer(status, detail, values, duals, steps)
+    return SolverAnswer(status, detail, values, duals)
+
+
+def certified_optimum(program: LinearProgram, *methods: str) -> tuple[FloatArray, OptimalityCertificate]:
+    """The variables at an optimum, by the first of HiGHS's methods that ends at one, and their certificate.
+
+    SolverError if none does, or if the answer fails the check.
+    """
+    answers = (solve_highs(program, method) for method in methods)
+    answer = next((answer for answer in answers if answer.status == "optimal"), None)
+    if answer is None:
+        raise SolverError(f"form {program.form!r}: no optimum by {', '.join(methods)}")
+    certificate = certify(program, answer)
+    if certificate.worst > TOLERANCE:
+        raise SolverError(f"form {program.form!r}: the solution fails the check: {certificate}")
+    return answer.values, certificate
 
 
 def _modeling_package(name: str) -> Any:

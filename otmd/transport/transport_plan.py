@@ -62,14 +62,9 @@ class TransportPlan:
         return float(self.accepted.sum())
 
     @cached_property
-    def accepted_by_token(self) -> FloatArray:
-        """P(the output is this token, as an accepted draft), at most p, shape (V,)."""
-        return self.problem.by_token(self.accepted)
-
-    @cached_property
     def residual(self) -> FloatArray:
         """Law of the output given that no draft is accepted, ∝ (p − accepted)₊, shape (V,)."""
-        missing = np.maximum(self.problem.target - self.accepted_by_token, 0.0)
+        missing = np.maximum(self.problem.target - self.problem.by_token(self.accepted), 0.0)
         total = missing.sum()
         # With nothing missing a draft is always accepted, and no output is drawn from this law.
         return missing / total if total > 0 else self.problem.target

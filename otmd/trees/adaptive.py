@@ -14,9 +14,17 @@ import numpy as np
 
 from otmd.laws import DraftLaw, Stratified
 from otmd.probabilities import FloatArray, validate_count, wrong
-from otmd.trees.base import Context, Distribution, DraftTree, Model, Node, Prefix, TreeLaw
+from otmd.trees.base import (
+    Context,
+    Distribution,
+    DraftTree,
+    Model,
+    Node,
+    Prefix,
+    TreeLaw,
+    depends_on_others,
+)
 from otmd.trees.random_choices import RandomChoices
-from otmd.verifiers import UnsupportedLaw
 
 # c in the estimate that n drafts of a node are all refused with probability (1 − Σ q²)/(n + c).
 _MORE = 1.5
@@ -60,34 +68,14 @@ class Leaf(NamedTuple):
 class GrownTree(DraftTree):
     """A tree that is drawn in the order of its law, all of it when a node is first asked for."""
 
-    def __init__(
-        self,
-        context: Context,
-        choices: RandomChoices,
-        growth: Callable[[GrownTree], Iterator[list[Prefix]]],
-    ) -> None:
-        super().__init__(context, choices)
-        self._growth = growth
-
     def node(self, prefix: Prefix) -> Node | None:
         for _ in self.grow():
             pass
-        return self._nodes.get(prefix)
+        return self.nodes.get(prefix)
 
     def grow(self) -> Iterator[list[Prefix]]:
-        if not self._nodes:
-            yield from self._growth(self)
-
-    def leaf(self, prefix: Prefix, reach: float) -> Leaf:
-        """A prefix after which nothing has been drawn."""
-        return Leaf(self._context.draft(prefix), reach)
-
-    def draw(self, prefix: Prefix, num_drafts: int) -> Node:
-        """Draw so many drafts after a prefix."""
-        law = self._context.node_law(prefix, num_drafts)
-        assert law is not None
-        node = self._nodes[prefix] = Node(law, self._choices.drafts(law), num_drafts)
-        return node
+        if not self.nodes:
+            yield from super().grow()
 
 
 class GrownLaw(TreeLaw):
@@ -101,17 +89,13 @@ class GrownLaw(TreeLaw):
         self.law = law
 
     @abstractmethod
-    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
-        """Draw a tree, see :meth:`DraftTree.grow`."""
+    def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]: ...
 
-    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
-        return GrownTree(context, choices, self.grow)
+    def draft_tree(self, context: Context, choices: RandomChoices) -> GrownTree:
+        return GrownTree(context, choices)
 
     def root(self, draft: Distribution) -> NoReturn:
-        raise UnsupportedLaw(
-            f"law: got {self!r}, in which the drafts after a prefix depend on drafts elsewhere, expected a "
-            "law in which they depend on the prefix alone, such as TokenTree or IIDPaths"
-        )
+        raise depends_on_others(self)
 
     def node_law(self, draft_probs: FloatArray, state: int) -> DraftLaw:
         return self.law(draft_probs, state)
@@ -192,7 +176,7 @@ class AdaptiveTree(GrownLaw):
         counts = np.bincount(chosen, minlength=len(leaves))
         return dict(zip(leaves, counts.tolist(), strict=True))
 
-    def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
+    def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
         """Draw a tree level by level.
 
         Yields
@@ -205,13 +189,12 @@ class AdaptiveTree(GrownLaw):
             if not level:
                 return
             yield list(level)
-            leaves = {prefix: tree.leaf(prefix, reach) for prefix, reach in level.items()}
+            leaves = {prefix: Leaf(tree.context.draft(prefix), reach) for prefix, reach in level.items()}
             level = {}
             counts = self.num_drafts(leaves, quota)
             _validate_counts(counts, leaves, quota)
             for prefix, count in counts.items():
-                if count:
-                    node = tree.draw(prefix, count)
+                if count and (node := tree.draw(prefix, count)):
                     level |= leaves[prefix].reaches_below(prefix, node)
 
 

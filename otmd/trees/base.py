@@ -22,6 +22,7 @@ from otmd.probabilities import (
     wrong,
 )
 from otmd.trees.random_choices import RandomChoices
+from otmd.verifiers import UnsupportedLaw
 
 Prefix = tuple[int, ...]
 Model = Callable[[Prefix], ArrayLike]
@@ -141,6 +142,20 @@ class TreeLaw(ABC):
         """A tree of this law whose drafts are not drawn yet."""
         return DraftTree(context, choices)
 
+    def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
+        """Draw all nodes of a tree.
+
+        Yields
+        ------
+        list of tuple of int
+            Prefixes before drafts are drawn after them, so that the draft model can read them in one call.
+        """
+        level: list[Prefix] = [()]
+        for _ in range(self.depth):
+            yield level
+            nodes = [(prefix, node) for prefix in level if (node := tree.node(prefix))]
+            level = [child for prefix, node in nodes for child in children(prefix, node)]
+
 
 class Node(NamedTuple):
     """The drafts ``tokens`` (n,) after a prefix, the law that drew them, and the node's ``state``."""
@@ -199,50 +214,58 @@ def next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None)
 
 
 class DraftTree:
-    """A draft tree. The drafts of a node are drawn when they are first needed."""
+    """A draft tree. The drafts of a node are drawn when they are first needed.
+
+    ``nodes`` holds those that have been drawn, None where nothing is drafted.
+    """
 
     def __init__(self, context: Context, choices: RandomChoices) -> None:
-        self._context = context
+        self.context = context
+        self.nodes: dict[Prefix, Node | None] = {}
         self._choices = choices
-        self._nodes: dict[Prefix, Node | None] = {}
 
     def node(self, prefix: Prefix) -> Node | None:
         """The drafts after a prefix; None where nothing is drafted, as after a leaf."""
-        if prefix not in self._nodes:
-            self._nodes[prefix] = self._draw(prefix)
-        return self._nodes[prefix]
+        if prefix not in self.nodes:
+            self.nodes[prefix] = self._draw(prefix)
+        return self.nodes[prefix]
 
     def grow(self) -> Iterator[list[Prefix]]:
-        """Draw the whole tree; before drafts are drawn after some prefixes, yield these prefixes.
-
-        So the draft model can read them in one call.
-        """
-        level: list[Prefix] = [()]
-        for _ in range(self._context.law.depth):
-            yield level
-            nodes = [(prefix, node) for prefix in level if (node := self.node(prefix))]
-            level = [child for prefix, node in nodes for child in children(prefix, node)]
+        """Draw all nodes in the order of the law, see :meth:`TreeLaw.grow`."""
+        return self.context.law.grow(self)
 
     def prefixes(self) -> list[Prefix]:
         """Every prefix that the tree holds, the empty one included, in ascending order."""
         for _ in self.grow():
             pass
-        nodes = [(prefix, node) for prefix, node in self._nodes.items() if node]
+        nodes = [(prefix, node) for prefix, node in self.nodes.items() if node]
         return sorted([(), *(child for prefix, node in nodes for child in children(prefix, node))])
 
+    def draw(self, prefix: Prefix, state: Hashable) -> Node | None:
+        """Draw the drafts of a node in a state."""
+        law = self.context.node_law(prefix, state)
+        node = self.nodes[prefix] = None if law is None else Node(law, self._choices.drafts(law), state)
+        return node
+
     def _draw(self, prefix: Prefix) -> Node | None:
-        if len(prefix) == self._context.law.depth:
+        law = self.context.law
+        if len(prefix) == law.depth:
             # Nothing is drafted below: the draft model need not be asked.
             return None
-        if prefix:
-            parent = self.node(prefix[:-1])
-            if parent is None or prefix[-1] not in parent.tokens:
-                return None
-            state = self._context.law.child(parent.state, parent.tokens, prefix[-1])
-        else:
-            state = self._context.law.root(self._context.draft)
-        law = self._context.node_law(prefix, state)
-        return None if law is None else Node(law, self._choices.drafts(law), state)
+        if not prefix:
+            return self.draw(prefix, law.root(self.context.draft))
+        parent = self.node(prefix[:-1])
+        if parent is None or prefix[-1] not in parent.tokens:
+            return None
+        return self.draw(prefix, law.child(parent.state, parent.tokens, prefix[-1]))
+
+
+def depends_on_others(law: TreeLaw) -> UnsupportedLaw:
+    """The error where drafts after a prefix must depend on the prefix alone."""
+    return UnsupportedLaw(
+        f"law: got {law!r}, in which the drafts after a prefix depend on drafts elsewhere, expected a law in "
+        "which they depend on the prefix alone, such as TokenTree or IIDPaths"
+    )
 
 
 def children(prefix: Prefix, node: Node) -> list[Prefix]:

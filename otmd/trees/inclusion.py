@@ -11,12 +11,10 @@ import numpy as np
 from otmd.laws import DraftLaw, Race, Slots, Table, WithoutReplacement
 from otmd.laws.base import RngLike
 from otmd.probabilities import BoolArray, FloatArray, IntArray
-from otmd.trees.base import Context, DraftTree, Node, Prefix, TreeLaw
+from otmd.trees.base import Context, DraftTree, Node, Prefix, depends_on_others
 from otmd.trees.random_choices import RandomChoices
 from otmd.verifiers import UnsupportedLaw
 
-# P(a node is drafted in a state)/M(u), by state: a ratio, since both get too small for a float64.
-States = dict[Hashable, float]
 # Nodes that are drafted so much more often than the target emits them add nothing.
 _LARGEST = 1e300
 
@@ -87,9 +85,12 @@ class InclusionBound:
 
 
 class _Walk(NamedTuple):
-    """A prefix u: the states in which it is drafted, and min(1, min π(v)/M(v)) over u and its prefixes v."""
+    """A prefix u: the states in which it is drafted, and min(1, min π(v)/M(v)) over u and its prefixes v.
 
-    states: States
+    A state has P(u is drafted in it)/M(u), a ratio, since both get too small for a float64.
+    """
+
+    states: dict[Hashable, float]
     share: float
 
     def accepted(self, context: Context, prefix: Prefix) -> float:
@@ -107,13 +108,19 @@ class _Walk(NamedTuple):
         """The prefix that is one token longer; the target may emit the token."""
         if len(prefix) + 1 == context.law.depth:
             return _Walk({}, 0.0)
-        states = _states_after(context, prefix, self.states, token)
+        states: dict[Hashable, float] = defaultdict(float)
+        target = float(context.target(prefix)[token])
+        for state, reached in self.states.items():
+            law = context.node_law(prefix, state)
+            for draft_tokens, prob in _drafts_with(law, token) if law is not None else ():
+                below = context.law.child(state, draft_tokens, token)
+                states[below] = min(states[below] + reached * prob / target, _LARGEST)
         return _Walk(states, min(self.share, sum(states.values())))
 
 
 def _start(context: Context) -> _Walk:
     if not context.law.by_prefix:
-        raise _depends_on_others(context.law)
+        raise depends_on_others(context.law)
     return _Walk({context.law.root(context.draft): 1.0}, 1.0)
 
 
@@ -122,26 +129,7 @@ def _require_state_by_token(context: Context, prefix: Prefix, node: Node, token:
     alone = np.where(node.tokens == token, token, -1)
     states = [context.law.child(node.state, tokens, token) for tokens in (node.tokens, alone)]
     if states[0] != states[1]:
-        raise _depends_on_others(context.law)
-
-
-def _depends_on_others(law: TreeLaw) -> UnsupportedLaw:
-    return UnsupportedLaw(
-        f"InclusionBound: got {law!r}, in which the drafts after a prefix depend on drafts elsewhere, "
-        "expected a law in which they depend on the prefix alone, such as TokenTree or IIDPaths"
-    )
-
-
-def _states_after(context: Context, prefix: Prefix, states: States, token: int) -> States:
-    """The states of the node below a token that the target may emit, each with its π/M."""
-    after: dict[Hashable, float] = defaultdict(float)
-    target = float(context.target(prefix)[token])
-    for state, reached in states.items():
-        law = context.node_law(prefix, state)
-        for draft_tokens, prob in _drafts_with(law, token) if law is not None else ():
-            state_after = context.law.child(state, draft_tokens, token)
-            after[state_after] = min(after[state_after] + reached * prob / target, _LARGEST)
-    return after
+        raise depends_on_others(context.law)
 
 
 def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from otmd.curve._kernels import largest_entries
 from otmd.laws import DraftLaw, Stratified, TopThen, WithoutReplacement, WithReplacement
 from otmd.probabilities import FloatArray, IntArray, validate_count, wrong
-from otmd.trees.base import Context, Distribution, DraftTree, Model, Prefix, TreeLaw
-from otmd.trees.random_choices import RandomChoices
+from otmd.trees.base import Distribution, DraftTree, Model, Prefix, TreeLaw
 
 # A shape is the tuple of the shapes below the first draft, the second draft, and so on. A leaf is ().
 Shape = tuple["Shape", ...]
@@ -239,19 +238,10 @@ class MostLikelyTree(TreeLaw):
     def node_law(self, draft_probs: FloatArray, state: Shape) -> DraftLaw | None:
         return TopThen(draft_probs, len(state), top=len(state)) if state else None
 
-    def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
-        """See :meth:`TreeLaw.draft_tree`."""
-        return _MostLikelyDraftTree(context, choices)
-
-
-class _MostLikelyDraftTree(DraftTree):
-    """A most likely tree whose draft model reads many prefixes in one call."""
-
-    def grow(self) -> Iterator[list[Prefix]]:
-        """Before each level, yield the nodes that the tree has as far as the draft model was read."""
-        law, draft = self._context.law, self._context.draft
+    def grow(self, tree: DraftTree) -> Iterator[list[Prefix]]:
+        # First the nodes that the tree has as far as the draft model was read, until there are no new ones.
         read: set[Prefix] = set()
-        missing: set[Prefix] = set() if self._nodes else {()}
+        missing: set[Prefix] = set() if tree.nodes else {()}
         while missing:
             yield sorted(missing)
             read |= missing
@@ -259,9 +249,9 @@ class _MostLikelyDraftTree(DraftTree):
 
             def probs(prefix: Prefix, read: set[Prefix] = read, missing: set[Prefix] = missing):
                 if prefix in read:
-                    return draft(prefix)
+                    return tree.context.draft(prefix)
                 missing.add(prefix)
                 return np.zeros(1)
 
-            law.root(probs)
-        yield from super().grow()
+            self.root(probs)
+        yield from super().grow(tree)

@@ -10,7 +10,7 @@ from otmd.curve._kernels import ratios_of
 from otmd.probabilities import FloatArray
 from otmd.trees.base import Context, DraftTree, Prefix
 from otmd.trees.laws import IIDPaths
-from otmd.trees.verifiers import BottomUp, Stop, leftover, stopping_prob
+from otmd.trees.verifiers import BottomUp, Stop, after_rejection
 from otmd.verifiers import UnsupportedLaw
 from otmd.verifiers.prepared import accept_prob
 
@@ -45,8 +45,7 @@ class GreedyMultiPath(BottomUp):
             reached.append(float(accept_prob(reached[i] * target[path[i]], draft[path[i]])))
         yield Stop.at(path, reached[-1], context.target(path))
         for i in reversed(range(len(path))):
-            mass, target = leftover(reached[i], context.target(path[:i]), drafts[i])
-            yield Stop.at(path[:i], stopping_prob(reached[i], mass), target)
+            yield Stop.at(path[:i], *after_rejection(reached[i], context.target(path[:i]), drafts[i]))
 
 
 def _picked_path(context: Context, tree: DraftTree) -> tuple[Prefix, list[FloatArray]]:

@@ -18,8 +18,8 @@ from scipy.sparse import csc_array
 
 from otmd.optimum import OptimalityCertificate
 from otmd.probabilities import wrong
-from otmd.transport import program as lp
-from otmd.transport.solvers import solve_highs
+from otmd.transport.program import LinearProgram, program_of
+from otmd.transport.solvers import certified_optimum
 from otmd.trees.base import Context, Model, Prefix, TreeLaw
 from otmd.trees.random_choices import every_outcome
 
@@ -74,18 +74,10 @@ def optimal_block_efficiency(target_model: Model, law: TreeLaw) -> SequenceOptim
     2.7609
     """
     context = Context(target_model, law)
-    trees = _trees(context)
-    program = _program(context, trees)
+    program = _program(context, _trees(context))
     # The probabilities may differ by many orders of magnitude, and then interior point fails less often.
-    answer = solve_highs(program, "ipm")
-    if answer.values is None:
-        answer = solve_highs(program, "simplex")
-    if answer.values is None or answer.row_duals is None:
-        raise lp.SolverError(f"the sequence-level program ended {answer.status}: {answer.detail}")
-    certificate = lp.certify(program, answer.values, answer.row_duals)
-    if certificate.worst > lp.TOLERANCE:
-        raise lp.SolverError(f"the sequence-level program's solution fails the check: {certificate}")
-    return SequenceOptimum(float(program.objective @ answer.values), certificate)
+    values, certificate = certified_optimum(program, "ipm", "simplex")
+    return SequenceOptimum(float(program.objective @ values), certificate)
 
 
 def _trees(context: Context) -> dict[Tree, float]:
@@ -97,33 +89,29 @@ def _trees(context: Context) -> dict[Tree, float]:
     return dict(probs)
 
 
-def _program(context: Context, trees: dict[Tree, float]) -> lp.LinearProgram:
+def _program(context: Context, trees: dict[Tree, float]) -> LinearProgram:
     """The linear program: a variable for each tree and each path of it with one more token.
 
     A variable has an entry in the row of its tree, and in the row of each sequence that it begins.
     """
-    law, ordered = context.law, sorted(trees, key=sorted)
+    ordered = sorted(trees, key=sorted)
     columns = [(row, emitted) for row, tree in enumerate(ordered) for emitted in _emittable(context, tree)]
     sequences = _continuations(context, ())
-    number = {sequence: len(trees) + i for i, sequence in enumerate(sequences)}
+    row_of = {sequence: len(trees) + i for i, sequence in enumerate(sequences)}
     rows = []
     entries = []
     starts = [0]
     for row, emitted in columns:
         rests = _continuations(context, emitted)
-        rows += [row, *(number[(*emitted, *rest)] for rest in rests)]
-        entries += [1.0, *(_prob(context, emitted, rest) for rest in rests)]
+        rows += [row, *(row_of[(*emitted, *rest)] for rest in rests)]
+        entries += [1.0, *rests.values()]
         starts.append(len(rows))
         if len(rows) > _MOST_ENTRIES:
-            raise wrong(
-                "law",
-                f"{law!r}, whose program is too large",
-                "smaller trees or a smaller vocabulary",
-            )
+            given = f"{context.law!r}, whose program is too large"
+            raise wrong("law", given, "smaller trees or a smaller vocabulary")
     drawn = [trees[tree] for tree in ordered]
-    limits = [_prob(context, (), sequence) for sequence in sequences]
-    sides = np.array(drawn + [-np.inf] * len(limits)), np.array(drawn + limits)
-    return lp.program_of(
+    sides = np.array(drawn + [-np.inf] * len(sequences)), np.array([*drawn, *sequences.values()])
+    return program_of(
         "sequences",
         np.array([len(emitted) for _, emitted in columns], dtype=np.float64),
         csc_array((entries, rows, starts), shape=(sides[0].size, len(columns))),
@@ -136,23 +124,19 @@ def _emittable(context: Context, tree: Tree) -> list[Prefix]:
     return [
         (*path, token)
         for path in sorted(tree)
-        if _prob(context, (), path) > 0
+        if math.prod(float(context.target(path[:i])[token]) for i, token in enumerate(path)) > 0
         for token in np.flatnonzero(context.target(path)).tolist()
     ]
 
 
-def _continuations(context: Context, prefix: Prefix) -> list[Prefix]:
-    """Every continuation of a prefix to depth + 1 tokens that has positive target probability."""
-    continuations: list[Prefix] = [()]
+def _continuations(context: Context, prefix: Prefix) -> dict[Prefix, float]:
+    """M(rest | prefix) of every continuation of a prefix to depth + 1 tokens that the target may emit."""
+    continuations: dict[Prefix, float] = {(): 1.0}
     for _ in range(context.law.depth + 1 - len(prefix)):
-        continuations = [
-            (*more, token)
-            for more in continuations
-            for token in np.flatnonzero(context.target((*prefix, *more))).tolist()
-        ]
+        continuations = {
+            (*more, token): prob * float(target[token])
+            for more, prob in continuations.items()
+            for target in [context.target((*prefix, *more))]
+            for token in np.flatnonzero(target).tolist()
+        }
     return continuations
-
-
-def _prob(context: Context, prefix: Prefix, more: Prefix) -> float:
-    """M(more | prefix), the target's probability of the tokens ``more`` after a prefix."""
-    return math.prod(float(context.target((*prefix, *more[:i]))[token]) for i, token in enumerate(more))

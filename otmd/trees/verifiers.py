@@ -1,4 +1,4 @@
-"""Rules for draft trees: one position at a time, block verification for paths, traversal for trees."""
+"""Rules for draft trees: token by token, block verification for paths, traversal for trees."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TreeVerifier(ABC):
 
 
 class TokenLevel(TreeVerifier):
-    """Verify one position after another from the root, as long as the emitted token is a draft.
+    """Verify token by token from the root, as long as the emitted token is a draft.
 
     SpecTr's rule with :class:`~otmd.KSequential` and :class:`~otmd.trees.IIDPaths` (Sun et al. 2023);
     SpecInfer's with :class:`~otmd.RecursiveRejection`; SpecHub's with :class:`~otmd.SpecHub`.
@@ -145,20 +145,16 @@ class TokenLevel(TreeVerifier):
         return choices.token(rule.residual(node.tokens))
 
 
-def leftover(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
-    """The mass of (reached·M − D)₊, and that vector divided by its mass, shape (V,); M where it is 0.
+def after_rejection(reached: float, target: FloatArray, draft: FloatArray) -> tuple[float, FloatArray]:
+    """A prefix once a draft below it is rejected: P(it is accepted), and the law (V,) of the token after it.
 
-    M is ``target``, D is ``draft`` and ``reached`` is p_i of :class:`BlockVerification`.
+    ``reached`` is p_i of :class:`BlockVerification`. The law is (p_i·M − D)₊, normalised, M being ``target``
+    and D ``draft``; where nothing is left, it is M.
     """
     residual = np.maximum(reached * target - draft, 0.0)
     mass = float(residual.sum())
-    return mass, residual / mass if mass > 0 else target
-
-
-def stopping_prob(reached: float, mass: float) -> float:
-    """P(a prefix is accepted | no longer one is), from its p_i and the mass of :func:`leftover`."""
-    refused = 1.0 - reached
-    return mass / (mass + refused) if mass + refused > 0 else 1.0
+    total = mass + (1.0 - reached)
+    return mass / total if total > 0 else 1.0, residual / mass if mass > 0 else target
 
 
 class Stop(NamedTuple):
@@ -229,8 +225,7 @@ class Traversal(BottomUp):
         for token, draft in self._drafts_in_turn(prefix, node) if node else ():
             drafted = float(accept_prob(prob * target[token], draft[token]))
             yield from self._stops((*prefix, token), drafted, context, tree)
-            mass, target = leftover(prob, target, draft)
-            prob = stopping_prob(prob, mass)
+            prob, target = after_rejection(prob, target, draft)
         yield Stop.at(prefix, prob, target)
 
     def _drafts_in_turn(self, prefix: Prefix, node: Node) -> list[tuple[int, FloatArray]]:

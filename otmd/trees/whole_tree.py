@@ -13,14 +13,13 @@ costs m k. A row of the whole vocabulary is made for the node that emits.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Slots
+from otmd.laws import Slots
 from otmd.laws.base import RngLike
 from otmd.laws.standard import WithStructure
 from otmd.probabilities import FloatArray, IntArray
@@ -30,7 +29,6 @@ from otmd.trees.verifiers import BottomUp, Stop, TreeVerifier
 from otmd.verifiers import UnsupportedLaw, Verifier
 from otmd.verifiers.base import as_verifier
 from otmd.verifiers.pair_sweep import sweep_pairs
-from otmd.verifiers.prepared import PreparedVerifier
 
 # Scores are averaged over at most this many assignments of drafts to equal slots.
 _MOST_ASSIGNMENTS = 120
@@ -99,14 +97,10 @@ class LayerVerification(BottomUp):
                 f"{self!r}: got {context.law!r}, whose slots in a layer depend on drafts of deeper layers, "
                 "expected a tree that is drawn layer by layer; SubtreeVerification serves it"
             )
-        layers = [self._layer(context, tree, {(): 1.0})]
+        layers = [_layer(self, context, tree, {(): 1.0})]
         while scores := layers[-1].child_scores():
-            layers.append(self._layer(context, tree, scores))
+            layers.append(_layer(self, context, tree, scores))
         return layers
-
-    def _layer(self, context: Context, tree: DraftTree, scores: dict[Prefix, float]) -> Layer:
-        layer = SweptLayer if self.verifier is None else SharedLayer
-        return layer(self, context, tree, scores)
 
 
 class SubtreeVerification(BottomUp):
@@ -136,14 +130,23 @@ class SubtreeVerification(BottomUp):
         return self._stops((), 1.0, context, tree)
 
     def _stops(self, prefix: Prefix, score: float, context: Context, tree: DraftTree) -> Iterator[Stop]:
-        layer = SweptLayer(self, context, tree, {prefix: score})
+        layer = _layer(self, context, tree, {prefix: score})
         for child, accept in layer.children_in_order():
             yield from self._stops(child, accept, context, tree)
         yield Stop(len(prefix), layer.stopping_prob, layer.emit)
 
 
-class Layer(ABC):
-    """Nodes of a tree with their scores, and the decision about all their drafts.
+def _layer(rule: TreeVerifier, context: Context, tree: DraftTree, scores: dict[Prefix, float]) -> Layer:
+    drafting = {i: node for i, prefix in enumerate(scores) if (node := tree.node(prefix))}
+    if not drafting:
+        return Layer(context, scores)
+    if isinstance(rule, LayerVerification) and rule.verifier is not None:
+        return SharedLayer(rule, rule.verifier, context, scores, drafting)
+    return SweptLayer(rule, context, scores, drafting)
+
+
+class Layer:
+    """Nodes of a tree with their scores, and the decision about all their drafts; here of nodes without any.
 
     Attributes
     ----------
@@ -157,23 +160,27 @@ class Layer(ABC):
         P(no draft of the layer is accepted), r + 1 − s.
     """
 
-    masses: FloatArray
-    missed: float
+    missed = 1.0
 
-    def __init__(
-        self, rule: TreeVerifier, context: Context, tree: DraftTree, scores: dict[Prefix, float]
-    ) -> None:
+    def __init__(self, context: Context, scores: dict[Prefix, float]) -> None:
         self.nodes, self.scores = list(scores), np.array(list(scores.values()))
         self._context = context
-        self._drafting = {i: node for i, prefix in enumerate(scores) if (node := tree.node(prefix))}
 
-    @abstractmethod
+    @cached_property
+    def masses(self) -> FloatArray:
+        return self.scores
+
     def child_scores(self) -> dict[Prefix, float]:
         """The scores of the drafted children that may be accepted."""
+        return {}
 
-    @abstractmethod
+    def children_in_order(self) -> list[tuple[Prefix, float]]:
+        """The drafted children in the order of preference, each with c of its first pair."""
+        return []
+
     def left_by(self, i: int) -> FloatArray:
         """Masses (V,) that node i has to emit, up to a factor."""
+        return self._target(i)
 
     @property
     def stopping_prob(self) -> float:
@@ -194,71 +201,82 @@ class Layer(ABC):
 
 
 class SweptLayer(Layer):
-    """A layer that is decided by the pair sweep over the slots of all its nodes."""
+    """A layer that is decided by the pair sweep over the slots of all its nodes.
+
+    Its pairs are those of a node and a token that it may draft, the pairs of the first node first. A
+    deterministic draft is a slot of its own.
+    """
 
     def __init__(
-        self, rule: TreeVerifier, context: Context, tree: DraftTree, scores: dict[Prefix, float]
+        self,
+        rule: TreeVerifier,
+        context: Context,
+        scores: dict[Prefix, float],
+        drafting: dict[int, Node],
     ) -> None:
-        super().__init__(rule, context, tree, scores)
-        for node in self._drafting.values():
-            _require_independent(rule, node.law)
-        self._pairs = _Pairs(self._drafting, context.target(()).size) if self._drafting else None
-        self._sweep, self.missed = None, 1.0
-        if self._pairs is not None:
-            targets = [self.scores[i] * self._target(i)[y] for i, y in self._pairs.tokens.items()]
-            self._sweep = sweep_pairs(np.concatenate(targets), self._pairs.slots)
-            self._left, self.missed = self._sweep.left, self._sweep.missed
+        super().__init__(context, scores)
+        # The tokens and the slice of the pairs of each node that drafts.
+        self._pairs_of: dict[int, tuple[IntArray, slice]] = {}
+        # The child, the slot and the pair of each draft (n,).
+        self._children: list[Prefix] = []
+        slot, pair = [], []
+        # The pair of each token of the node in turn.
+        pair_of_token = np.empty(context.target(()).size, np.int64)
+        parts, targets = [], []
+        num_pairs = num_slots = 0
+        for i, node in drafting.items():
+            slots, slot_of_draft = _slots_of_node(rule, node)
+            tokens = slots.tokens if slots.disjoint else np.unique(slots.tokens)
+            part = slice(num_pairs, num_pairs + tokens.size)
+            self._pairs_of[i] = tokens, part
+            pair_of_token[tokens] = np.arange(part.start, part.stop)
+            parts.append(replace(slots, tokens=pair_of_token[slots.tokens]))
+            targets.append(self.scores[i] * self._target(i)[tokens])
+            self._children += [(*self.nodes[i], token) for token in node.tokens.tolist()]
+            slot.append(num_slots + slot_of_draft)
+            pair.append(pair_of_token[node.tokens])
+            num_pairs, num_slots = part.stop, num_slots + slots.num_drafts
+        self._slot, self._pair = np.concatenate(slot), np.concatenate(pair)
+        self._sweep = sweep_pairs(np.concatenate(targets), Slots.joined(parts, num_pairs))
+        self._left, self.missed = self._sweep.left, self._sweep.missed
 
     @cached_property
-    def masses(self) -> FloatArray:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self._pairs is None:
-            return self.scores
+    def masses(self) -> FloatArray:
         masses = self.scores.copy()
-        for i, tokens in self._pairs.tokens.items():
+        for i, (tokens, part) in self._pairs_of.items():
             masses[i] *= _mass_without(self._target(i), tokens)
-            masses[i] += self._left[self._pairs.parts[i]].sum()
+            masses[i] += self._left[part].sum()
         return masses
 
     def left_by(self, i: int) -> FloatArray:
         left = self._target(i)
-        if self._pairs is not None and i in self._pairs.tokens:
+        if i in self._pairs_of:
+            tokens, part = self._pairs_of[i]
             left = left.copy()
             # Not times the score: where that is tiny, the products may be 0.
-            left[self._pairs.tokens[i]] = self._left[self._pairs.parts[i]] / self.scores[i]
+            left[tokens] = self._left[part] / self.scores[i]
         return left
 
     def child_scores(self) -> dict[Prefix, float]:
-        if self._sweep is None or self._pairs is None:
-            return {}
         scores: dict[Prefix, float] = {}
         # Equal slots have the same distribution, so the scores of every assignment of drafts to them have the
         # same mean, the accepted masses. Their average has less variance, and the optimum over the rest of
         # the tree is concave in the scores.
-        permutations = self._pairs.slots.assignments(_MOST_ASSIGNMENTS)
-        assigned = np.array([permuted[self._pairs.slot] for permuted in permutations])
-        chosen = self._sweep.chosen(assigned, self._pairs.pair).mean(axis=0)
-        for child, prob in zip(self._children(), chosen.tolist(), strict=True):
+        permutations = self._sweep.slots.assignments(_MOST_ASSIGNMENTS)
+        assigned = np.array([permuted[self._slot] for permuted in permutations])
+        chosen = self._sweep.chosen(assigned, self._pair).mean(axis=0)
+        for child, prob in zip(self._children, chosen.tolist(), strict=True):
             if prob > 0.0:
                 scores[child] = scores.get(child, 0.0) + prob
         return scores
 
     def children_in_order(self) -> list[tuple[Prefix, float]]:
-        """The drafted children in the order of preference, each with c of its first pair."""
-        if self._sweep is None or self._pairs is None:
-            return []
-        rank, accept, _ = self._sweep.pairs(self._pairs.slot, self._pairs.pair)
-        children = self._children()
+        rank, accept, _ = self._sweep.pairs(self._slot, self._pair)
         first: dict[Prefix, float] = {}
         for i in np.argsort(rank, kind="stable").tolist():
             # After a first pair with c < 1 the token has all its mass; with c = 1 no later one is asked.
-            first.setdefault(children[i], float(accept[i]))
+            first.setdefault(self._children[i], float(accept[i]))
         return list(first.items())
-
-    def _children(self) -> list[Prefix]:
-        """The child of each draft, those of the first node first."""
-        return [
-            (*self.nodes[i], token) for i, node in self._drafting.items() for token in node.tokens.tolist()
-        ]
 
 
 class SharedLayer(Layer):
@@ -271,20 +289,26 @@ class SharedLayer(Layer):
 
     def __init__(
         self,
-        rule: LayerVerification,
+        rule: TreeVerifier,
+        verifier: Verifier,
         context: Context,
-        tree: DraftTree,
         scores: dict[Prefix, float],
+        drafting: dict[int, Node],
     ) -> None:
-        super().__init__(rule, context, tree, scores)
+        super().__init__(context, scores)
         score = float(self.scores.sum())
         shares = self.scores / score
         self.masses, missed = self.scores.copy(), shares.copy()
         self._left: dict[int, FloatArray] = {}
         self._child_scores: dict[Prefix, float] = {}
-        for i, node in self._drafting.items():
+        for i, node in drafting.items():
+            if not verifier.supports(node.law):
+                raise UnsupportedLaw(
+                    f"{rule!r}: got drafts of {node.law!r}, expected drafts that {verifier!r} serves"
+                )
             target = np.append(score * self._target(i), max(1.0 - score, 0.0))
-            output = _prepared(rule, target, node.law).conditional_law(node.tokens)
+            wider = WithStructure(node.law.position_structure.widened(target.size))
+            output = verifier.prepare(target, wider).conditional_law(node.tokens)
             for token in np.unique(node.tokens).tolist():
                 if output[token] > 0.0:
                     self._child_scores[*self.nodes[i], token] = float(shares[i] * output[token])
@@ -301,82 +325,29 @@ class SharedLayer(Layer):
         return self._left[i] if i in self._left else self._target(i)
 
 
-def _prepared(rule: LayerVerification, target: FloatArray, law: DraftLaw) -> PreparedVerifier:
-    """The verifier of a rule for a target (V + 1,), and drafts that are never its last token."""
-    verifier = rule.verifier
-    assert verifier is not None
-    if not verifier.supports(law):
-        raise UnsupportedLaw(f"{rule!r}: got drafts of {law!r}, expected drafts that {verifier!r} serves")
-    wider = WithStructure(law.position_structure.widened(target.size))
-    return verifier.prepare(target, wider)
+def _slots_of_node(rule: TreeVerifier, node: Node) -> tuple[Slots, IntArray]:
+    """The slots of a node over the tokens that have mass, and the slot of each draft, shape (n,).
 
-
-def _require_independent(rule: TreeVerifier, law: DraftLaw) -> None:
-    """UnsupportedLaw unless the drafts of a node are deterministic or independent."""
-    random = law.position_structure.random
+    Each deterministic draft comes first, ascending, as a slot of its own.
+    """
+    structure = node.law.position_structure
+    deterministic, random = np.sort(structure.deterministic), structure.random
     if random is not None and not isinstance(random, Slots):
         raise UnsupportedLaw(
-            f"{type(rule).__name__}: got drafts of {law!r}, expected independent drafts at each node, such "
-            "as Stratified, WithReplacement or Greedy; LayerVerification(RecursiveRejection()) and Traversal "
-            "serve drafts without replacement"
+            f"{type(rule).__name__}: got drafts of {node.law!r}, expected independent drafts at each node, "
+            "such as Stratified, WithReplacement or Greedy; LayerVerification(RecursiveRejection()) and "
+            "Traversal serve drafts without replacement"
         )
-
-
-class _Pairs:
-    """The E pairs of a node of a layer and a token that it may draft, and the slots over them.
-
-    ``tokens`` has the tokens of each node, by its index, and ``parts`` the slice of its pairs among all
-    pairs, those of the first node first. ``slot`` and ``pair`` (n,) are those of each draft. A deterministic
-    draft is a slot of its own.
-    """
-
-    def __init__(self, drafting: dict[int, Node], vocab_size: int) -> None:
-        self.tokens: dict[int, IntArray] = {}
-        self.parts: dict[int, slice] = {}
-        # The pair of each token of the node in turn.
-        pair_of_token = np.empty(vocab_size, np.int64)
-        parts, slot, pair = [], [], []
-        num_pairs = num_slots = 0
-        for i, node in drafting.items():
-            slots, slot_of_draft = _slots_of_node(node)
-            tokens = slots.tokens if slots.disjoint else np.unique(slots.tokens)
-            pair_of_token[tokens] = np.arange(num_pairs, num_pairs + tokens.size)
-            self.tokens[i] = tokens
-            self.parts[i] = slice(num_pairs, num_pairs + tokens.size)
-            parts.append(replace(slots, tokens=pair_of_token[slots.tokens]))
-            slot.append(num_slots + slot_of_draft)
-            pair.append(pair_of_token[node.tokens])
-            num_pairs += tokens.size
-            num_slots += slots.num_drafts
-        self.slots = Slots.joined(parts, num_pairs)
-        self.slot, self.pair = np.concatenate(slot), np.concatenate(pair)
-
-
-def node_slots(law: DraftLaw) -> Slots:
-    """The slots of independent drafts: each deterministic one first, ascending, as a slot of its own."""
-    structure = law.position_structure
-    deterministic, random = structure.deterministic, structure.random
-    assert random is None or isinstance(random, Slots)
     if random is not None and not deterministic.size:
-        return random
-    ones = np.ones(deterministic.size)
-    starts = np.arange(deterministic.size + 1)
-    copies = ones.astype(np.int64)
-    parts = [Slots(np.sort(deterministic), ones, starts, copies, law.vocab_size, True)]
-    if random is not None:
-        parts.append(_with_mass(random))
-    return Slots.joined(parts, law.vocab_size)
-
-
-def _slots_of_node(node: Node) -> tuple[Slots, IntArray]:
-    """The slots of a node over the tokens that have mass, and the slot of each draft, shape (n,)."""
-    structure = node.law.position_structure
-    deterministic, random = structure.deterministic, structure.random
-    slot = np.searchsorted(np.sort(deterministic), node.tokens)
-    if isinstance(random, Slots):
-        others = ~np.isin(node.tokens, deterministic)
-        slot[others] = deterministic.size + random.slots_of(node.tokens[others])
-    return _with_mass(node_slots(node.law)), slot
+        return _with_mass(random), random.slots_of(node.tokens)
+    ones, starts = np.ones(deterministic.size, np.int64), np.arange(deterministic.size + 1)
+    alone = Slots(deterministic, ones.astype(np.float64), starts, ones, node.law.vocab_size, True)
+    slot = np.searchsorted(deterministic, node.tokens)
+    if random is None:
+        return alone, slot
+    others = ~np.isin(node.tokens, deterministic)
+    slot[others] = deterministic.size + random.slots_of(node.tokens[others])
+    return Slots.joined([alone, _with_mass(random)], node.law.vocab_size), slot
 
 
 def _with_mass(slots: Slots) -> Slots:

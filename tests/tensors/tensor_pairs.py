@@ -47,10 +47,7 @@ def edge_cases() -> dict[str, tuple[Array, Array]]:
 
 
 def model_like(rows: int, vocab_size: int, seed: int, scale: float = 2.5) -> tuple[Array, Array]:
-    rng = np.random.default_rng(seed)
-    logits = scale * rng.standard_normal((rows, vocab_size))
-    moved = logits + 0.7 * rng.standard_normal((rows, vocab_size))
-    return otmd.probs_from_logits(logits), otmd.probs_from_logits(moved)
+    return strategies.close_pair((rows, vocab_size), 0.7, seed, scale)
 
 
 def reference(p: Array, q: Array, count: int = COUNT) -> dict[str, Array]:

@@ -50,16 +50,6 @@ def test_gradients_are_those_of_finite_differences(loss: Loss) -> None:
     assert torch.autograd.gradcheck(partial(loss, p), logits.requires_grad_(), atol=1e-6)
 
 
-def test_a_wrong_gradient_would_be_found() -> None:
-    p, logits = pair(3, 5, seed=5)
-
-    def biased(x: torch.Tensor) -> torch.Tensor:
-        return acceptance_loss(p, x, 2) + 0.01 * (x - x.detach()).sum(-1) ** 1
-
-    with pytest.raises(RuntimeError, match="Jacobian"):
-        torch.autograd.gradcheck(biased, logits.requires_grad_(), atol=1e-6)
-
-
 def corners() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Pairs at which rates are not differentiable, or masses are 0."""
     listed = edge_cases()
@@ -120,30 +110,11 @@ def test_axes_dtypes_and_the_targets_gradient(loss: Loss) -> None:
 
 
 @each_loss
-def test_bad_input_is_named(loss: Loss) -> None:
+def test_unchecked_rows_without_a_distribution_have_no_loss(loss: Loss) -> None:
     p, logits = pair(2, 6, seed=1)
-    bad = logits.clone()
-    bad[1, 2] = torch.nan
-    with pytest.raises(ValueError, match="draft_logits"):
-        loss(p, bad)
-    with pytest.raises(ValueError, match="target_probs"):
-        loss(p + 1.0, logits)
-    with pytest.raises(ValueError, match="draft_logits"):
-        loss(p, logits[:, :5])
-    for broken in ((p, bad), (torch.where(torch.arange(2)[:, None] == 1, 2.0, p), logits)):
+    second = torch.tensor([[False], [True]])
+    for broken in ((p, logits.masked_fill(second, torch.nan)), (p.masked_fill(second, 2.0), logits)):
         assert loss(*broken, validate=False).isnan().tolist() == [False, True]
-
-
-def test_other_bad_input_is_named() -> None:
-    p, logits = pair(2, 6, seed=1)
-    with pytest.raises(ValueError, match="rate"):
-        acceptance_loss(p, logits, 2, "best")
-    with pytest.raises(ValueError, match="tokens"):
-        tokens_per_step_loss(p, logits, torch.tensor([0, 6]))
-    with pytest.raises(ValueError, match="num_drafts"):
-        tokens_per_step_loss(p, logits, torch.tensor([0, 5]), (2, 2, 2))
-    with pytest.raises(ValueError, match="target_probs"):
-        tokens_per_step_loss(p[0], logits[0], torch.tensor(0))
 
 
 # ---------------------------------------------------------------- tokens per step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,17 @@ import torch
 from tensor_pairs import assert_same, in_each_dtype, model_like
 
 import otmd
-from otmd.tensors import TensorRatioCurve, greedy_rates, probs_from_logits, target_only_rates
+from otmd.tensors import (
+    TensorRatioCurve,
+    acceptance_loss,
+    draft_level,
+    greedy_rates,
+    probs_from_logits,
+    target_only_rates,
+    tokens_per_step_loss,
+    top_tokens,
+    verify,
+)
 
 P = torch.tensor([0.5, 0.3, 0.2])
 Q = torch.tensor([0.2, 0.3, 0.5])
@@ -22,13 +33,13 @@ TAKERS: dict[str, Callable[..., object]] = {
     "target only": lambda p, q, **o: target_only_rates(p, q, 3, **o),
 }
 takers = pytest.mark.parametrize("taker", TAKERS)
-BAD_FORM = {
-    "an array": (P.numpy(), "got ndarray, expected a torch.Tensor"),
-    "whole numbers": (torch.tensor([1, 0, 0]), "got dtype torch.int64"),
-    "complex numbers": (P.to(torch.complex64), "got dtype torch.complex64"),
-    "no axis": (torch.tensor(1.0), r"got shape \(\), expected \(…, V\)"),
-    "no tokens": (torch.zeros(2, 0), r"got shape \(2, 0\)"),
-}
+BAD_FORM = [
+    (P.numpy(), TypeError, "ndarray, expected a torch.Tensor"),
+    (torch.tensor([1, 0, 0]), TypeError, "dtype torch.int64"),
+    (P.to(torch.complex64), TypeError, "dtype torch.complex64"),
+    (torch.tensor(1.0), ValueError, r"shape \(\), expected \(…, V\)"),
+    (torch.zeros(2, 0), ValueError, r"shape \(2, 0\)"),
+]
 BAD_VALUES = {
     "NaN": [0.5, np.nan, 0.5],
     "infinity": [0.5, np.inf, 0.5],
@@ -38,38 +49,6 @@ BAD_VALUES = {
     "a sum too large": [0.5, 0.5, 0.5],
     "nothing": [0.0, 0.0, 0.0],
 }
-
-
-@takers
-@pytest.mark.parametrize("bad", BAD_FORM)
-def test_a_wrong_form_is_named(bad: str, taker: str) -> None:
-    value, message = BAD_FORM[bad]
-    error = ValueError if message.startswith("got shape") else TypeError
-    with pytest.raises(error, match=f"^target_probs: {message}"):
-        TAKERS[taker](value, Q)
-    with pytest.raises(error, match=f"^draft_probs: {message}"):
-        TAKERS[taker](P, value)
-
-
-@takers
-def test_what_does_not_fit_is_named(taker: str) -> None:
-    with pytest.raises(ValueError, match=r"^draft_probs: got 2 tokens, expected 3, the vocabulary"):
-        TAKERS[taker](P, Q[:2])
-    with pytest.raises(ValueError, match=r"^draft_probs: got leading axes \(4,\).*\(2,\)"):
-        TAKERS[taker](P.expand(2, 3), Q.expand(4, 3))
-    with pytest.raises(ValueError, match=r"^draft_probs: got device meta, expected cpu, that of"):
-        TAKERS[taker](P, Q.to("meta"))
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
-def test_num_drafts_is_named(count: object) -> None:
-    curve = TensorRatioCurve(P, Q)
-    calls = [curve.optimal_rates, curve.recursive_rejection_rates, curve.k_sequential_rates]
-    calls += [lambda n: greedy_rates(P, Q, n), lambda n: target_only_rates(P, Q, n)]
-    for call in calls:
-        error = ValueError if type(count) is int else TypeError
-        with pytest.raises(error, match=r"^num_drafts: got .*expected a whole number"):
-            call(count)  # type: ignore[arg-type]
 
 
 @takers
@@ -130,10 +109,53 @@ def test_bad_logits_are_no_distribution(bad: list[float], temperature: float) ->
     assert rates[:, 0].isnan().tolist() == [True, False]
 
 
-def test_bad_arguments_of_logits_are_named() -> None:
-    for bad in (-1.0, np.nan, np.inf, "1", None):
-        error = ValueError if isinstance(bad, float) else TypeError
-        with pytest.raises(error, match=r"^temperature: got"):
-            probs_from_logits(P, bad)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^logits: got dtype"):
-        probs_from_logits(torch.tensor([1, 2]))
+# ---------------------------------------------------------------- refusals
+
+ROWS, LOG_ROWS = torch.stack([P, Q]), torch.stack([Q, P]).log()
+NO_LOGIT = LOG_ROWS.index_fill(0, torch.tensor([1]), torch.nan)
+TOP = top_tokens(torch.full((4, 1, 3), 1 / 3), 3)
+REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
+    # Of rates and losses, by the checks that they share.
+    *((lambda bad=bad: TensorRatioCurve(bad, Q), error, f"^target_probs: got {message}")
+      for bad, error, message in BAD_FORM),
+    *((lambda bad=bad: TensorRatioCurve(P, bad), error, f"^draft_probs: got {message}")
+      for bad, error, message in BAD_FORM),
+    *((lambda take=take: take(P, Q[:2]), ValueError, "^draft_probs: got 2 tokens, expected 3")
+      for take in TAKERS.values()),
+    (lambda: greedy_rates(P.expand(2, 3), Q.expand(4, 3), 3), ValueError,
+     r"^draft_probs: got leading axes \(4,\).*\(2,\)"),
+    (lambda: greedy_rates(P, Q.to("meta"), 3), ValueError, "^draft_probs: got device meta, expected cpu"),
+    *((lambda call=call, n=n: call(n), ValueError if n == 0 else TypeError, "^num_drafts: got .*whole number")
+      for n in (0, 1.5, True, "2", None)
+      for call in (
+          TensorRatioCurve(P, Q).optimal_rates, TensorRatioCurve(P, Q).recursive_rejection_rates,
+          TensorRatioCurve(P, Q).k_sequential_rates, partial(greedy_rates, P, Q),
+          partial(target_only_rates, P, Q), partial(acceptance_loss, P, Q),
+      )),
+    (lambda: acceptance_loss(ROWS, NO_LOGIT), ValueError, "^draft_logits: got a row with NaN"),
+    (lambda: acceptance_loss(ROWS + 1.0, LOG_ROWS), ValueError, "^target_probs: got a row"),
+    (lambda: acceptance_loss(ROWS, LOG_ROWS[:, :2]), ValueError, "^draft_logits: got 2 tokens"),
+    (lambda: acceptance_loss(ROWS, LOG_ROWS, 2, "best"), ValueError, "^rate: got 'best'"),  # type: ignore[arg-type]
+    (lambda: tokens_per_step_loss(ROWS, NO_LOGIT, torch.tensor([0, 1])), ValueError, "^draft_logits: got"),
+    (lambda: tokens_per_step_loss(ROWS, LOG_ROWS, torch.tensor([0, 3])), ValueError, "^tokens: got a token"),
+    (lambda: tokens_per_step_loss(ROWS, LOG_ROWS, torch.tensor([0])), ValueError, "^tokens: got torch.int64"),
+    (lambda: tokens_per_step_loss(ROWS, LOG_ROWS, torch.tensor([0, 2]), (2, 2, 2)), ValueError,
+     "^num_drafts: got 3 numbers"),
+    (lambda: tokens_per_step_loss(P, Q.log(), torch.tensor(0)), ValueError, r"^target_probs: got shape"),
+    *((lambda bad=bad: probs_from_logits(P, bad), error, "^temperature: got")
+      for bad, error in ((-1.0, ValueError), (np.nan, ValueError), ("1", TypeError), (None, TypeError))),
+    (lambda: probs_from_logits(torch.tensor([1, 2])), TypeError, "^logits: got dtype"),
+    # Of the file to copy.
+    (lambda: draft_level(*TOP, torch.ones((4, 1), dtype=torch.int64)), ValueError, "^quota: got None"),
+    (lambda: draft_level(*TOP, 0), ValueError, "^num_drafts, quota: got a level of 0 drafts"),
+    *((lambda shape=shape: draft_level(*TOP, 2, uniforms=torch.rand(shape)), ValueError,
+       r"^uniforms: got shape \(.*, expected \(4, 2\)$") for shape in ((4, 1), (1, 2), (2,))),
+    (lambda: verify(torch.ones(4, 3), draft_level(*TOP, 2), torch.rand(4, 1)), ValueError,
+     r"^uniforms: got shape \(4, 1\), expected \(4, 2\)$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSALS)
+def test_refusals(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()

@@ -27,6 +27,7 @@ from otmd.verifiers.plan_verifier import PlanVerifier
 
 P = np.array([0.5, 0.2, 0.2, 0.1])
 LAW = otmd.WithReplacement([0.1, 0.2, 0.3, 0.4], 2)
+FLAT = np.full(1000, 1 / 1000)
 
 
 def test_certificate_by_hand() -> None:
@@ -34,11 +35,11 @@ def test_certificate_by_hand() -> None:
     problem = TransportProblem.of([1.0], otmd.WithReplacement([1.0], 1))
     sides = {"row_upper": np.array([3.0, 3.0]), "column_upper": np.array([2.0])}
     program = replace(build_program(problem), **sides)
-    proof = certify(program, np.array([2.5]), np.zeros(2))
+    proof = certify(program, SolverAnswer("", "", np.array([2.5]), np.zeros(2)))
     assert (proof.attained, proof.upper_bound, proof.residual) == (2.5, 2.0, 0.5)
     assert (proof.gap, proof.worst) == (-0.5, 0.5)
     # A row multiplier above zero pulls at a lower side that is not there; x gains −1 − 0.25 at 2.
-    proof = certify(program, np.array([2.0]), np.array([0.25, 0.0]))
+    proof = certify(program, SolverAnswer("", "", np.array([2.0]), np.array([0.25, 0.0])))
     assert (proof.attained, proof.upper_bound, proof.residual) == (2.0, 2.5, 0.25)
 
 
@@ -59,8 +60,8 @@ def test_a_corrupted_answer_is_caught(form: str, part: str, corrupt) -> None:
     problem = TransportProblem.of(P, LAW)
     program = build_program(problem, form)
     answer = solve_highs(program)
-    assert certify(program, answer.values, answer.row_duals).worst < 1e-12
-    spoilt = replace(answer, **{part: corrupt(getattr(answer, part))})
+    assert certify(program, answer).worst < 1e-12
+    spoilt = answer._replace(**{part: corrupt(getattr(answer, part))})
     with pytest.raises(SolverError, match=r"not certified: .*try method"):
         conclude(problem, program, spoilt)
     solution = conclude(problem, program, spoilt, throw=False)
@@ -121,6 +122,11 @@ def test_limits_and_answers_without_a_point_are_reported() -> None:
         ({"law": otmd.WithReplacement([P, P], 2)}, r"law: got leading axes \(2,\)"),
         ({"target_probs": [0.5, 0.5]}, "target_probs: got 2 tokens, expected 4"),
         ({"target_probs": [0.5, 0.2, 0.2, np.nan]}, "target_probs"),
+        ({"target_probs": FLAT, "law": otmd.WithReplacement(FLAT, 4)}, "enumerate: got 1000000000000 tuples"),
+        (
+            {"target_probs": FLAT, "law": otmd.WithReplacement(FLAT, 2), "form": "full"},
+            "form: got 'full', which has 500500000 variables",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict, message: str) -> None:

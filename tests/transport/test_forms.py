@@ -137,11 +137,3 @@ def test_the_known_sizes(form: str, merge: bool) -> None:
     sets, arcs = (216, 546) if not merge else (41, 96)
     sizes = {"full": 6 * sets, "compact": arcs, "dual": sets + 6, "max_flow": sets + arcs + 6}
     assert build_program(problem, form).objective.size == sizes[form]
-
-
-def test_what_is_too_large_is_refused() -> None:
-    with pytest.raises(ValueError, match="enumerate: got 1000000000000 tuples, expected at most"):
-        solve_transport(uniform(1000), otmd.WithReplacement(uniform(1000), 4))
-    law = otmd.WithReplacement(uniform(1000), 2)
-    with pytest.raises(ValueError, match="form: got 'full', which has 500500000 variables"):
-        solve_transport(uniform(1000), law, "full")

@@ -12,21 +12,14 @@ import otmd
 from otmd.testing import check_tree_verifier
 from otmd.trees import (
     AdaptiveTree,
-    InclusionBound,
     LayerVerification,
     SubtreeVerification,
     TableModel,
-    TokenLevel,
     TreeLaw,
-    tokens_per_step,
 )
 from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, DraftTree, Prefix
 from otmd.trees.random_choices import Sampled, every_outcome
-
-LAYER, SUBTREE = LayerVerification(), SubtreeVerification()
-TOKEN_LEVEL = TokenLevel(otmd.Preference())
-RULES = [LAYER, SUBTREE, TOKEN_LEVEL]
 
 
 class LooksAtAll(AdaptiveTree):
@@ -41,22 +34,13 @@ class LooksAtAll(AdaptiveTree):
         return {prefix: (drafted + peaks + i) % 3 for i, prefix in enumerate(leaves)}
 
 
-def trees(draft: TableModel) -> dict[str, TreeLaw]:
-    """Trees that are small enough for all outcomes to be listed."""
-    deep = draft.vocab_size == 2
-    return {
-        "quotas": AdaptiveTree(draft, (1, 2, 2) if deep else (2, 3)),
-        "looks at all": LooksAtAll(draft, (2, 4, 8) if deep else (2, 4)),
-    }
-
-
-@pytest.mark.parametrize("rule", RULES, ids=repr)
-@pytest.mark.parametrize("name", trees(model_pair("any", 0)[1]))
-def test_what_is_above_may_decide(rule, name: str) -> None:
-    """Lossless, within the optimum, and the estimate has its mean; or refused, see the check."""
-    for vocab_size in (2, 3):
+@pytest.mark.parametrize("rule", [LayerVerification(), SubtreeVerification()], ids=repr)
+@pytest.mark.parametrize("kind", [AdaptiveTree, LooksAtAll])
+def test_what_is_above_may_decide(rule, kind: type[AdaptiveTree]) -> None:
+    """Lossless, within the optimum, and the estimate has its mean, see the check."""
+    for vocab_size, quotas in ((2, (2, 4, 8)), (3, (2, 4))):
         target, draft = model_pair("any", 2, vocab_size)
-        check_tree_verifier(rule, trees(draft)[name], target)
+        check_tree_verifier(rule, kind(draft, quotas), target)
 
 
 def drawn(law: TreeLaw, seed: int = 0) -> DraftTree:
@@ -103,9 +87,3 @@ def test_a_tree_grows_once_and_names_what_it_reads() -> None:
         assert set(read) >= {prefix for prefix in tree.prefixes() if tree.node(prefix)}
         assert list(tree.grow()) == []
         assert tree.prefixes() == tree.prefixes()
-
-
-def test_the_bound_of_adaptive_trees_is_refused() -> None:
-    target, draft = model_pair("any", 1)
-    with pytest.raises(otmd.UnsupportedLaw, match="drafts elsewhere"):
-        tokens_per_step(InclusionBound(), target, AdaptiveTree(draft, (2,)))

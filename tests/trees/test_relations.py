@@ -64,7 +64,8 @@ def test_every_rule_emits_what_its_twin_emits(kind: str) -> None:
         plain = naive.token_level(target, draft, twin)
         cases.append((TokenLevel(rule), IIDPaths(draft, 2, 2), two, plain))
     if kind != "certain" and min(np.count_nonzero(t, axis=-1).min() for t in draft.tables) > 1:
-        law, trees = TokenTree(draft, (2, 2)), list(naive.trees_without_replacement(draft, (2, 2)))
+        law = TokenTree(draft, (2, 2))
+        trees = list(naive.trees_by_layer(draft, (2, 2), naive.without_replacement))
         cases.append((Traversal(), law, trees, naive.traversal(target, draft)))
         plain = naive.token_level(target, draft, lambda p, q, _: naive.rrsw(p, q))
         cases.append((TokenLevel(otmd.RecursiveRejection()), law, trees, plain))

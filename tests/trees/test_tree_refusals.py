@@ -63,6 +63,11 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "target_probs: got 4 tokens",
     ),
     (
+        lambda: tokens_per_step(InclusionBound(), TARGET, AdaptiveTree(DRAFT, (2,))),
+        otmd.UnsupportedLaw,
+        "drafts elsewhere",
+    ),
+    (
         lambda: tokens_per_step(InclusionBound(), WIDE, CONDITIONAL, 2, rng=0),
         otmd.UnsupportedLaw,
         "InclusionBound: got drafts of Conditional",
