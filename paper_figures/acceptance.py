@@ -54,7 +54,8 @@ def choice(results: Path) -> Figure:
         grid(axes)
     panels[0].set_ylim(-30, 8)
     panels[0].set_ylabel("4 drafts, less 4 strata (points)")
-    panels[2].legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.28), fontsize=6.8, columnspacing=0.8)
+    style = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.28), "columnspacing": 0.8}
+    panels[2].legend(ncols=3, fontsize=6.8, **style)
     return figure
 
 
