@@ -45,7 +45,7 @@ html_theme_options = {
     },
 }
 # Of these, the bar on top has all that there is to list.
-html_sidebars = {"index": [], "claims": []}
+html_sidebars = {"index": [], "tutorial": [], "claims": []}
 html_static_path = ["_static"]
 html_css_files = ["otmd.css"]
 html_math_renderer = "mathml"
