@@ -104,7 +104,7 @@ def test_refusals(make, error, message) -> None:
 @pytest.mark.parametrize("prefix", ["vllm:", "vllm_", "ray_vllm_"])
 def test_the_page_reads_metrics_of_all_prefixes_and_engines(prefix) -> None:
     """Beside what it prints: a second engine, times of creation, and metrics of other names."""
-    page = (ROOT / "docs" / "howto" / "read_counters.md").read_text()
+    page = (ROOT / "docs" / "howto" / "vllm.md").read_text()
     (block,) = [code for _, _, code in code_blocks(page) if "re.findall" in code]
     (sample,) = [part for part in block.split('"""') if "engine=" in part]
     text = sample + sample.replace('engine="0"', 'model_name="a",engine="1"')

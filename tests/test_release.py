@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from test_project import code_blocks
 
 import otmd
 
@@ -67,3 +69,14 @@ def test_the_installed_wheel_answers(wheel, tmp_path):
     command = [str(place / "bin" / "otmd"), "--version"]
     told = subprocess.run(command, cwd=tmp_path, env=where, check=True, capture_output=True, text=True)
     assert told.stdout.strip().endswith(version)
+
+
+def test_the_example_of_the_readme_needs_the_wheel_alone(wheel, tmp_path):
+    """In a fresh environment: the wheel, and what it requires from the package index."""
+    venv.create(tmp_path / "fresh", with_pip=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], env=alone, check=True)
+    _, _, example = code_blocks((ROOT / "README.md").read_text())[0]
+    assert "otmd.compare" in example
+    subprocess.run([python, "-c", example], cwd=tmp_path, env=alone, check=True)

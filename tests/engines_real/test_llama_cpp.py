@@ -69,8 +69,8 @@ def test_another_temperature_is_found(example, answered, oracle):
 
 
 def test_its_counters_are_read(answered):
-    """By the lines of docs/howto/read_counters.md."""
-    page = (ROOT / "docs" / "howto" / "read_counters.md").read_text()
+    """By the lines of docs/howto/llama_cpp.md."""
+    page = (ROOT / "docs" / "howto" / "llama_cpp.md").read_text()
     (lines,) = [code for _, _, code in code_blocks(page) if 'answer["predicted_n"]' in code]
     names = {"otmd": otmd, "answers": answered("probabilistic")}
     exec(lines, names)
