@@ -26,12 +26,12 @@ def plan(
     output: Annotated[Path, o.RUN] = Path("runs/plan"),
     tree_budget: str = "16",
     depth: PositiveInt = 8,
-    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
+    temperature: Annotated[NonNegativeFloat, o.INPUT] = 1.0,
     cuts: o.Cuts = o.NO_CUTS,
-    latency: Annotated[Path | None, o.TIMES] = None,
-    measure_latency: Annotated[o.OutFile | None, o.TIMES] = None,
-    context: Annotated[PositiveInt | None, o.TIMES] = None,
-    requests: Annotated[str | None, o.TIMES] = None,
+    latency: Annotated[Path | None, o.INPUT] = None,
+    measure_latency: Annotated[o.OutFile | None, o.INPUT] = None,
+    context: Annotated[PositiveInt | None, o.INPUT] = None,
+    requests: Annotated[str | None, o.INPUT] = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -86,11 +86,10 @@ def plan(
     path = latency or measure_latency
     times = [read_latency(path, most, context, number) if path else None for number in numbers]
     show = not (quiet or json_output)
-    with o.kept_when_stopped(lambda: f"Finished prompts are kept in {output}"):
-        chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
-        step = cuts.at(temperature)
-        options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
-        table = plan_table(target, draft, chosen, output, ways, step, **options)
+    chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
+    step = cuts.at(temperature)
+    options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
+    table = plan_table(target, draft, chosen, output, ways, step, **options)
     rankings = [rank(table, cost, ways) for cost in times]
     titles = [f"{n} concurrent request{'s' * (n > 1)}" for n in numbers]
     by_number = [

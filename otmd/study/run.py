@@ -204,23 +204,6 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
     return frame(rows, schema=SCHEMA)
 
 
-def positions_stored(folder: str | Path) -> int:
-    """Number of positions that the folder of an unfinished measurement holds so far.
-
-    Parameters
-    ----------
-    folder : str or Path
-        The output folder of :func:`otmd.measure`.
-
-    Returns
-    -------
-    int
-        Their number; 0 for a folder without parts.
-    """
-    ends = [name.split("-")[1:] for name in Store(Path(folder), None, LAYOUT).names()]
-    return sum(int(last) - int(first) + 1 for first, last in ends)
-
-
 def load_results(path: str | Path) -> pl.DataFrame:
     """Read the table of a finished measurement.
 

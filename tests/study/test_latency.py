@@ -64,6 +64,7 @@ def test_times_are_measured(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(models, "load_target", lambda *_: model)
     monkeypatch.setattr(models, "load_draft", lambda *_: model)
+    monkeypatch.setattr("otmd.models.collection.load_prompts", lambda **_: [])
     (tmp_path / "times.json").write_text(json.dumps(measure_times("tiny", "tiny", [1, 4], 8)))
     times = read_latency(tmp_path / "times.json", 3)
     assert times.step((2, 1)) > times.alone > 0
