@@ -90,18 +90,16 @@ def plan(
     step = cuts.at(temperature)
     options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
     table = plan_table(target, draft, chosen, output, ways, step, **options)
-    rankings = [rank(table, cost, ways) for cost in times]
-    titles = [f"{n} concurrent request{'s' * (n > 1)}" for n in numbers]
-    by_number = [
-        decision(ranked, held_out(table, cost, ways)) for ranked, cost in zip(rankings, times, strict=True)
-    ]
-    said = by_number[0]
-    if len(numbers) > 1:
-        said = [f"{title}: {' '.join(of)}" for title, of in zip(titles, by_number, strict=True)]
-    tables = [
-        ranking_table(ranked, f"{title}, best first", MEANS)
-        for ranked, title in zip(rankings, titles, strict=True)
-    ]
+    said: list[str] = []
+    tables = []
+    rows = {}
+    for number, cost in zip(numbers, times, strict=True):
+        title = f"{number} concurrent request{'s' * (number > 1)}"
+        ranked = rank(table, cost, ways)
+        decided = decision(ranked, held_out(table, cost, ways))
+        said += decided if len(numbers) == 1 else [f"{title}: {' '.join(decided)}"]
+        tables.append(ranking_table(ranked, f"{title}, best first", MEANS))
+        rows[str(number)] = ranked.to_dicts()
     about = {
         "target": target,
         "draft": draft,
@@ -109,7 +107,6 @@ def plan(
         "temperature": str(step),
     }
     if json_output:
-        rows = {str(n): ranked.to_dicts() for n, ranked in zip(numbers, rankings, strict=True)}
         print(json.dumps({"said": said, "by_requests": rows, "settings": about}, indent=1))
     else:
         print(*map(wrapped, said), *tables, sep="\n\n")

@@ -162,7 +162,7 @@ def measure(
     if output is not None:
         about = {"positions": len(dataset), "vocab_size": dataset.vocab_size, "kind": dataset.kind}
         about |= {"dataset": dataset.sha256[:16], "otmd": __version__}
-        store = Store(Path(output), settings.describe() | about, LAYOUT, overwrite)
+        store = Store(Path(output), settings.description | about, LAYOUT, overwrite)
     rows = settings.rows_per_position()
     if device is not None and len(closed_forms(settings)) == rows:
         workers = 1
