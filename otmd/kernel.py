@@ -7,11 +7,12 @@ Both ways run the same source. Compiled code is kept on disk. It releases Python
 import os
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from itertools import pairwise
 from typing import Any
 
@@ -49,6 +50,7 @@ class _Mode(threading.local):
 
 _mode = _Mode()
 _told = threading.Event()
+_not_kept = threading.Event()
 
 
 class Kernel:
@@ -61,6 +63,9 @@ class Kernel:
         options = {"nogil": True, "no_cfunc_wrapper": True, **options}
         jit: Any = njit
         self._compiled = jit(cache=True, **options)(function)
+        if not config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue]
+            on_disk = self._compiled._cache
+            on_disk.save_overload = partial(_save_if_possible, on_disk.save_overload)
         # Sums in any order become part of each kernel that calls them. A function that kernels share by its
         # name has the code of whichever was loaded first, and so the order of its sums.
         self._callee = self._compiled
@@ -107,6 +112,16 @@ class Kernel:
     def _numba_type_(self) -> Any:
         """The type that Numba gives a compiled function: kernels call each other by it."""
         return self._callee._numba_type_
+
+
+def _save_if_possible(save: Callable[..., None], *overload: Any) -> None:
+    """Keep a compiled kernel on disk. On a full one, it works without."""
+    try:
+        save(*overload)
+    except OSError as error:
+        if not _not_kept.is_set():
+            _not_kept.set()
+            warnings.warn(f"compiled kernels cannot be kept on disk: {error.strerror}", stacklevel=1)
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Kernel]:

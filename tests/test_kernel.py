@@ -1,5 +1,6 @@
 """Kernels: plain Python for small inputs, compiled for large ones, with the same result."""
 
+import errno
 import gc
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -162,6 +164,19 @@ def test_waiting_is_explained_once(monkeypatch, capsys):
         with otmd.kernel._waiting_is_explained():
             threading.Event().wait(0.05)
     assert capsys.readouterr().err.count("compiling kernels") == 1
+
+
+def test_a_full_disk_costs_no_answer(monkeypatch):
+    def tripled(values):
+        return 3.0 * values[0]
+
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr("numba.core.caching.FunctionCache.save_overload", full)
+    monkeypatch.setattr(otmd.kernel, "_not_kept", threading.Event())
+    with pytest.warns(UserWarning, match="cannot be kept on disk: No space left") as said:
+        answers = [kernel()(tripled)(np.ones(1000)) for _ in range(2)]
+    assert answers == [3.0, 3.0]
+    assert (len(said), full.call_count) == (1, 2)
 
 
 @pytest.fixture

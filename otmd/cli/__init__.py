@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from io import TextIOWrapper
 from typing import Any
 
-from otmd.storage.files import one_line
-
 OK = 0
 FAILED = 1
 USAGE = 2
@@ -47,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def fail(message: object, code: int = FAILED) -> int:
     """Print a message in one line on standard error, and return the exit code."""
+    # Ctrl-C before main begins prints a traceback, so this module imports little.
+    from otmd.storage.files import one_line
+
     print(f"otmd: {one_line(message)}", file=sys.stderr)
     return code
 

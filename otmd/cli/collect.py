@@ -12,7 +12,7 @@ from otmd.cli.options import PositiveInt, about
 EXAMPLES = """
 otmd collect runs/mine --draft skip:13,15,17 --per-domain 8
 otmd collect runs/qwen --target Qwen/Qwen3-1.7B --draft Qwen/Qwen3-0.6B --prompts code,chat
-otmd collect runs/texts --consecutive 48 --per-domain 8
+otmd collect runs/texts --positions 48 --max-new-tokens 48 --per-domain 8
 otmd collect --output runs/own --prompts questions.jsonl --mode text --draft ngram"""
 
 
@@ -27,7 +27,6 @@ def collect(
     mode: Annotated[Literal["samples", "text"], o.INPUT, about("Of the target, or of the file.")] = "samples",
     temperature: Annotated[NonNegativeFloat, o.INPUT, about("Of the answers.")] = 1.0,
     max_new_tokens: o.MaxNewTokens = 32,
-    consecutive: Annotated[PositiveInt | None, o.INPUT, about("Store so many positions in a row.")] = None,
     dtype: Annotated[Literal["float32", "float16"], o.RARE, about("Of stored logits.")] = "float32",
     seed: o.Seed = 0,
     batch_size: Annotated[PositiveInt, o.RARE, about("Prompts answered together.")] = 8,
@@ -41,32 +40,27 @@ def collect(
 
     If a run is interrupted, the same command continues it.
     """
-    show = not (quiet or json_output)
-    if consecutive is not None:
-        # If an answer is no longer than the number of positions, all of it is stored.
-        positions = max_new_tokens = consecutive
-    with o.kept_when_stopped(lambda: f"What was finished is kept in {output}"):
-        from otmd.models import collect as run
-        from otmd.models import load_prompts
+    from otmd import models
 
-        chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
-        dataset = run(
-            target,
-            draft,
-            chosen,
-            output,
-            positions_per_prompt=positions,
-            mode=mode,
-            temperature=temperature,
-            max_new_tokens=max_new_tokens,
-            dtype=dtype,
-            seed=seed,
-            batch_size=batch_size,
-            device=device,
-            model_dtype=model_dtype,
-            overwrite=overwrite,
-            progress=show,
-        )
+    show = not (quiet or json_output)
+    chosen = models.load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
+    dataset = models.collect(
+        target,
+        draft,
+        chosen,
+        output,
+        positions_per_prompt=positions,
+        mode=mode,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        dtype=dtype,
+        seed=seed,
+        batch_size=batch_size,
+        device=device,
+        model_dtype=model_dtype,
+        overwrite=overwrite,
+        progress=show,
+    )
     if json_output:
         counts = {"positions": len(dataset), "prompts": len(chosen)}
         print(json.dumps({"dataset": str(output), **counts, "vocab_size": dataset.vocab_size}))

@@ -72,6 +72,7 @@ class TreeOptions:
     def tree(self, sampled: bool = True) -> Tree:
         """The tree. By default it is of strata, or of the most likely tokens if the target is not sampled."""
         from otmd.laws import Stratified
+        from otmd.study.rows import uniform_law
         from otmd.trees import AdaptiveTree, IIDPaths, MostLikelyTree, TokenTree
 
         shapes = ("paths", "branching", "most_likely", "quota")
@@ -86,6 +87,11 @@ class TreeOptions:
             shape = tuple(o.counts("--branching", self.branching, ranges=False))
             name = self.law or "without-replacement"
             _, law = o.read_law(name, self.top)
+            try:
+                for count in shape:
+                    uniform_law(law, count)
+            except ValueError as error:
+                raise UsageError(f"--law: {name} has no such drafts: {error}") from error
             label = f"tree {'×'.join(map(str, shape))}, {name}"
             return Tree(name, label, len(shape), lambda model: TokenTree(model, shape, law))
         depth = self.depth or (4 if self.paths or self.most_likely or not (sampled or named) else 8)
@@ -146,7 +152,6 @@ def decode(
     seed: o.Seed = 0,
     device: o.Device = None,
     model_dtype: o.ModelDtype = None,
-    threads: Annotated[PositiveInt | None, o.RARE, about("Threads of torch.")] = None,
     show: Annotated[bool, o.RUN, about("Also print the texts of the first repeat.")] = False,
     figure: o.Figure = None,
     json_output: o.Json = False,
@@ -165,6 +170,7 @@ def decode(
     from otmd import models
     from otmd.models.collection import held_out_corpus
     from otmd.models.drafts import check_draft
+    from otmd.models.packing import can_pack
     from otmd.models.progress import progress_bar
     from otmd.models.prompts import prompt_tokens
 
@@ -174,7 +180,8 @@ def decode(
         chosen = [models.Prompt("prompt", "prompt", prompt, continuation=True)]
     else:
         chosen = models.load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=progress)
-    model = _target(target, device, model_dtype, threads, progress)
+    model = models.load_target(target, device, model_dtype, progress=progress)
+    model = models.pack_weights(model) if can_pack(model) else model
     corpus = held_out_corpus(draft, model, chosen, progress)
     ways = ways_of_decoding(models.load_draft(draft, model, corpus), tree, rules, processing, draft_top_k)
     texts: list[dict[str, Decoded]] = []
@@ -195,20 +202,6 @@ def decode(
     finally:
         if texts:
             _report(model, chosen, texts, show, figures, json_output)
-
-
-def _target(
-    name: str, device: str | None, dtype: str | None, threads: int | None, progress: bool
-) -> "LanguageModel":
-    from otmd.models import load_target, pack_weights
-    from otmd.models.packing import can_pack
-
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-    model = load_target(name, device, dtype, progress=progress)
-    return pack_weights(model) if can_pack(model) else model
 
 
 def ways_of_decoding(

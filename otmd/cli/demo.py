@@ -4,17 +4,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 from otmd.cli import options as o
-from otmd.cli.measure import measure_into
-from otmd.cli.options import NonNegativeInt
+from otmd.cli.options import about
 from otmd.storage.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 otmd demo
-otmd demo --fresh
+otmd demo --temperature 1 --overwrite
 otmd demo --output runs/small --per-domain 4 --positions 3"""
 
 # Rates without a closed form are known to 0.1 percentage points at each position, which is less than the
@@ -33,21 +31,21 @@ TOLERANCE = 1e-3
 # Trees of two paths, and the most likely 16 tokens. A plan takes 16 steps of each candidate for a prompt; one
 # fits into the two minutes of the demo.
 TREE_BUDGET, DEPTH = 16, 8
+TREE_PROMPTS = 8
 FIRST_STEP = "Tokens of the first step after a prompt; `otmd plan` takes more steps. "
 
 
 def demo(
     *,
-    output: Annotated[Path, o.RUN] = Path("runs/demo"),
+    output: Annotated[Path, o.RUN, about("The folder of dataset, results and figures.")] = Path("runs/demo"),
     target: o.Target = "default",
     draft: o.Draft = "skip:13,15,17",
     per_domain: o.PerDomain = 6,
     positions: o.Positions = 6,
-    tree_prompts: Annotated[NonNegativeInt, o.INPUT] = 8,
     num_drafts: o.NumDrafts = "1-4",
     temperature: o.Temperature = "0.6,1.0",
     workers: o.Workers = None,
-    fresh: Annotated[bool, o.RUN] = False,
+    overwrite: o.Overwrite = False,
     json_output: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -55,49 +53,27 @@ def demo(
 
     Fetches the default model and prompts once into the cache, runs target and draft over prompts
     of code, maths, chat and prose, and measures each verifier against the optimum, and each rule for
-    draft trees. A second run uses the stored results; --fresh measures again.
-
-    Parameters
-    ----------
-    output : Path
-        The folder for the dataset, the results and the figures.
-    tree_prompts : int
-        Each law and rule takes its first step after so many prompts of each domain, at temperature 1;
-        0: none.
-    fresh : bool
-        Measure again even if there are results; the models are not run again.
+    draft trees, which take their first step at temperature 1. A second run reads the stored results.
     """
-    from otmd.storage.store import Store
-    from otmd.study import draw_gaps, print_report, recommend, report_json, summarise
+    from otmd.study import draw_gaps, measure, print_report, recommend, report_json, summarise
     from otmd.study.plan import RESULT
     from otmd.study.ranking import decision, ranking_table
-    from otmd.study.run import LAYOUT, RESULTS
+    from otmd.study.run import RESULTS
     from otmd.study.table import wrapped
 
+    begun = time.monotonic()
     progress = not (quiet or json_output)
-    ends = [("", time.monotonic())]
-
-    def note(stage: str) -> None:
-        ends.append((stage, time.monotonic()))
-
-    settings = {
-        "num_drafts": o.counts("--num-drafts", num_drafts),
-        "processing": o.NO_CUTS.at_each(temperature),
-        "tol": TOLERANCE,
-        "workers": workers,
-    }
+    common: dict[str, Any] = {"workers": workers, "progress": progress, "overwrite": overwrite}
+    counts = o.counts("--num-drafts", num_drafts)
+    steps = o.NO_CUTS.at_each(temperature)
     sizes = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
-    dataset = _dataset(output, sizes, workers, progress, note)
+    dataset = _dataset(output, sizes, **common)
     results = output / "results"
-    if fresh:
-        Store(results, None, LAYOUT).clear()
     parquet = results / RESULTS
-    reused = parquet.exists()
-    table = measure_into(dataset, results, settings, progress)
+    options = {"num_drafts": counts, "processing": steps, "tol": TOLERANCE}
+    table = measure(dataset, output=results, **options, **common)
     said = recommend(table)
-    note("rates")
-    ranked = _ranked_trees(output / "trees", target, draft, tree_prompts, workers, progress)
-    note("trees")
+    ranked = _ranked_trees(output / "trees", target, draft, **common)
     summary = summarise(table)
     figures = [output / "gaps.png", output / "gaps.pdf"]
     draw = partial(draw_gaps, summary, figures, source=f"otmd demo, {parquet}")
@@ -112,23 +88,18 @@ def demo(
         "positions on the target's own samples at T = 1\n"
     )
     print_report(summary)
-    if ranked.height:
-        title = f"draft trees of {TREE_BUDGET} tokens, best first"
-        print(f"\n{ranking_table(ranked, title, FIRST_STEP)}")
-        said.append(f"T = 1, trees of {TREE_BUDGET} tokens: {' '.join(decision(ranked))}")
+    title = f"draft trees of {TREE_BUDGET} tokens, best first"
+    print(f"\n{ranking_table(ranked, title, FIRST_STEP)}")
+    said.append(f"T = 1, trees of {TREE_BUDGET} tokens: {' '.join(decision(ranked))}")
     # Last, where a terminal shows it.
     print("", *map(wrapped, said), sep="\n\n")
     draw()
-    note("figures")
     print(f"\nper-position results  {parquet}")
     for path in figures:
         print(f"figure                {path}")
     print(f"logits                {output / 'dataset'}")
-    if ranked.height:
-        print(f"tokens on trees       {output / 'trees' / RESULT}")
-    how = "taken from an earlier run (--fresh measures again)" if reused else "measured"
-    stages = [f"{stage} {end - start:.0f} s" for (_, start), (stage, end) in pairwise(ends)]
-    print(f"{how.capitalize()}, in {ends[-1][1] - ends[0][1]:.0f} s: {', '.join(stages)}.")
+    print(f"tokens on trees       {output / 'trees' / RESULT}")
+    print(f"Done in {time.monotonic() - begun:.0f} s. The same command reads these results.")
 
 
 def compile_kernels() -> None:
@@ -158,11 +129,7 @@ def _compiling() -> Iterator[None]:
 
 
 def _dataset(
-    folder: Path,
-    sizes: dict[str, Any],
-    workers: int | None,
-    progress: bool,
-    note: Callable[[str], None],
+    folder: Path, sizes: dict[str, Any], workers: int | None, progress: bool, overwrite: bool
 ) -> "Dataset":
     """Open the dataset of an earlier run, or collect it; only the latter imports torch."""
     import joblib
@@ -172,24 +139,27 @@ def _dataset(
 
     record = folder / "demo.json"
     collected = folder / "dataset"
+    stored = None
     if record.exists():
         try:
             stored = parse_json(record.read_text("utf-8"))
         except ValueError as error:
             raise ValueError(f"{record}: cannot be read ({error}); delete it to go on") from error
-        if stored != sizes:
-            raise ValueError(f"--output: {folder} holds a demo of {stored}, not {sizes}; name another")
+        if stored != sizes and not overwrite:
+            raise ValueError(
+                f"output: {folder} holds a demo of {stored}, not {sizes}; give --overwrite to replace it, "
+                "or another output"
+            )
+    if stored == sizes and collected.exists():
         try:
-            if collected.exists():
-                return models.open_dataset(collected)
+            return models.open_dataset(collected)
         except models.DatasetError as unfinished:
             print(f"collecting again: {unfinished}", file=sys.stderr)
     write_atomically(record, json.dumps(sizes).encode())
-    with _compiling(), o.kept_when_stopped(lambda: f"What was collected is kept in {collected}"):
+    with _compiling():
         prompts = models.load_prompts(per_domain=sizes["per_domain"], progress=progress)
         target = models.load_target(sizes["target"], progress=progress)
-        note("downloads and model")
-        dataset = models.collect(
+        return models.collect(
             target,
             sizes["draft"],
             # Prompts of similar length need little padding.
@@ -197,16 +167,13 @@ def _dataset(
             collected,
             positions_per_prompt=sizes["positions"],
             workers=workers or joblib.cpu_count(),
+            overwrite=overwrite,
             progress=progress,
         )
-        note("texts")
-    return dataset
 
 
-def _ranked_trees(
-    folder: Path, target: str, draft: str, per_domain: int, workers: int | None, progress: bool
-) -> "pl.DataFrame":
-    """The tokens of a step of laws and rules; no rows without prompts."""
+def _ranked_trees(folder: Path, target: str, draft: str, progress: bool, **options: Any) -> "pl.DataFrame":
+    """The tokens of a step of laws and rules."""
     import polars as pl
 
     from otmd.models import load_prompts
@@ -214,13 +181,10 @@ def _ranked_trees(
     from otmd.study.plan import candidates, plan_table
     from otmd.study.ranking import rank
 
-    if not per_domain:
-        return pl.DataFrame()
-    prompts = load_prompts(per_domain=per_domain, progress=progress)
+    prompts = load_prompts(per_domain=TREE_PROMPTS, progress=progress)
     ways = candidates([TREE_BUDGET], DEPTH, temperature=1.0, widths=[TREE_BUDGET // DEPTH])
     steps = {"starts": [0], "num_steps": 1, "left_out": 0}
-    options = steps | {"workers": workers, "progress": progress}
-    with o.kept_when_stopped(lambda: f"Finished prompts are kept in {folder}"):
-        table = plan_table(target, draft, prompts, folder, ways, Processing(), **options)
+    options |= steps | {"progress": progress}
+    table = plan_table(target, draft, prompts, folder, ways, Processing(), **options)
     # The title gives the size of the trees, which is the same in all rows.
     return rank(table.with_columns(tree=pl.lit("")))

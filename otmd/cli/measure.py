@@ -3,15 +3,12 @@
 import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from otmd.cli import UsageError
 from otmd.cli import options as o
 from otmd.cli.options import about
 from otmd.registry import LAWS, VERIFIERS, find
-
-if TYPE_CHECKING:
-    import polars as pl
 
 DEFAULT_LAWS = ",".join(name for name, law in LAWS.items() if law.measured)
 DEFAULT_VERIFIERS = ",".join(name for name, rule in VERIFIERS.items() if rule.measured)
@@ -70,21 +67,21 @@ def measure(
         results = dataset if dataset.suffix == ".parquet" else dataset / RESULTS
         table = study.load_results(dataset)
     else:
-        settings = {
-            "laws": o.read_laws(law, top),
-            "verifiers": [
-                find("verifier", name, VERIFIERS).load() for name in o.split("--verifier", verifier)
-            ],
-            "num_drafts": o.counts("--num-drafts", num_drafts),
-            "processing": cuts.at_each(temperature),
-            "tol": tol,
-            "workers": workers,
-            "device": device,
-            "overwrite": overwrite,
-        }
         folder = output or dataset.with_name(f"{dataset.stem if dataset.is_file() else dataset.name}-results")
         results = folder / RESULTS
-        table = measure_into(dataset, folder, settings, progress=not (quiet or json_output))
+        table = study.measure(
+            dataset,
+            o.read_laws(law, top),
+            [find("verifier", name, VERIFIERS).load() for name in o.split("--verifier", verifier)],
+            o.counts("--num-drafts", num_drafts),
+            cuts.at_each(temperature),
+            tol,
+            workers,
+            progress=not (quiet or json_output),
+            output=folder,
+            device=device,
+            overwrite=overwrite,
+        )
     summary = study.summarise(table, ("domain", *DEFAULT_BY) if by_domain else DEFAULT_BY)
     recommendation = [] if by_domain else study.recommend(table)
     # If pages or figures fail, the numbers have been printed.
@@ -100,13 +97,3 @@ def measure(
     if figures:
         drawn = study.summarise(table) if by_domain else summary
         o.say_written(study.draw_gaps(drawn, figures, source=f"otmd measure, {results}"))
-
-
-def measure_into(dataset: Any, folder: Path, settings: dict[str, Any], progress: bool) -> "pl.DataFrame":
-    """Measure into a folder; an interrupt's message says what was kept."""
-    from otmd import study
-
-    with o.kept_when_stopped(
-        lambda: f"{study.positions_stored(folder)} positions are measured and kept in {folder}"
-    ):
-        return study.measure(dataset, output=folder, progress=progress, **settings)

@@ -5,8 +5,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from fractions import Fraction
 from functools import partial
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from otmd.study.table import Table
 
 # The groups of options in every command's help, in this order. An option that names none is about drafts.
-INPUT = SAMPLING = TIMES = Parameter(group=Group.create_ordered("Input and sampling"))
+INPUT = Parameter(group=Group.create_ordered("Input and sampling"))
 DRAFTS = Group.create_ordered("Drafts and verifiers")
 RUN = Parameter(group=Group.create_ordered("Output"))
 RARE = Parameter(group=Group.create_ordered("Rarely used"))
@@ -216,16 +215,6 @@ def _is_file(named: Path | str, path: Path) -> bool:
     if os.path.exists(named) and path.exists():
         return path.samefile(named)
     return isinstance(named, Path) and path.resolve() == named.resolve()
-
-
-@contextmanager
-def kept_when_stopped(said: Callable[[], str]) -> Iterator[None]:
-    """If the block is interrupted, say what was kept of its work."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"{said()}; the same command goes on from there.")
-        raise
 
 
 @RUN

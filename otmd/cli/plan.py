@@ -26,12 +26,12 @@ def plan(
     output: Annotated[Path, o.RUN] = Path("runs/plan"),
     tree_budget: str = "16",
     depth: PositiveInt = 8,
-    temperature: Annotated[NonNegativeFloat, o.SAMPLING] = 1.0,
+    temperature: Annotated[NonNegativeFloat, o.INPUT] = 1.0,
     cuts: o.Cuts = o.NO_CUTS,
-    latency: Annotated[Path | None, o.TIMES] = None,
-    measure_latency: Annotated[o.OutFile | None, o.TIMES] = None,
-    context: Annotated[PositiveInt | None, o.TIMES] = None,
-    requests: Annotated[str | None, o.TIMES] = None,
+    latency: Annotated[Path | None, o.INPUT] = None,
+    measure_latency: Annotated[o.OutFile | None, o.INPUT] = None,
+    context: Annotated[PositiveInt | None, o.INPUT] = None,
+    requests: Annotated[str | None, o.INPUT] = None,
     pages: o.Pages = o.NO_PAGES,
     seed: o.Seed = 0,
     workers: o.Workers = None,
@@ -86,23 +86,20 @@ def plan(
     path = latency or measure_latency
     times = [read_latency(path, most, context, number) if path else None for number in numbers]
     show = not (quiet or json_output)
-    with o.kept_when_stopped(lambda: f"Finished prompts are kept in {output}"):
-        chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
-        step = cuts.at(temperature)
-        options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
-        table = plan_table(target, draft, chosen, output, ways, step, **options)
-    rankings = [rank(table, cost, ways) for cost in times]
-    titles = [f"{n} concurrent request{'s' * (n > 1)}" for n in numbers]
-    by_number = [
-        decision(ranked, held_out(table, cost, ways)) for ranked, cost in zip(rankings, times, strict=True)
-    ]
-    said = by_number[0]
-    if len(numbers) > 1:
-        said = [f"{title}: {' '.join(of)}" for title, of in zip(titles, by_number, strict=True)]
-    tables = [
-        ranking_table(ranked, f"{title}, best first", MEANS)
-        for ranked, title in zip(rankings, titles, strict=True)
-    ]
+    chosen = load_prompts(o.split("--prompts", prompts), per_domain, seed, progress=show)
+    step = cuts.at(temperature)
+    options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
+    table = plan_table(target, draft, chosen, output, ways, step, **options)
+    said: list[str] = []
+    tables = []
+    rows = {}
+    for number, cost in zip(numbers, times, strict=True):
+        title = f"{number} concurrent request{'s' * (number > 1)}"
+        ranked = rank(table, cost, ways)
+        decided = decision(ranked, held_out(table, cost, ways))
+        said += decided if len(numbers) == 1 else [f"{title}: {' '.join(decided)}"]
+        tables.append(ranking_table(ranked, f"{title}, best first", MEANS))
+        rows[str(number)] = ranked.to_dicts()
     about = {
         "target": target,
         "draft": draft,
@@ -110,7 +107,6 @@ def plan(
         "temperature": str(step),
     }
     if json_output:
-        rows = {str(n): ranked.to_dicts() for n, ranked in zip(numbers, rankings, strict=True)}
         print(json.dumps({"said": said, "by_requests": rows, "settings": about}, indent=1))
     else:
         print(*map(wrapped, said), *tables, sep="\n\n")

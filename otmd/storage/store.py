@@ -61,7 +61,7 @@ class Store(Generic[Part]):
     def held(self) -> Iterator[None]:
         """Begin or continue the run, and keep other processes out of the folder during the block.
 
-        Errors are those of :meth:`check` and :func:`files.folder_lock`.
+        Errors are those of :meth:`check` and :func:`files.folder_lock`. An interrupt says what is kept.
         """
         # This comes before the lock, which writes a file into the folder.
         self._check_files()
@@ -76,7 +76,11 @@ class Store(Generic[Part]):
             if self.layout.record and not self._begun():
                 text = json.dumps(self._description, indent=1, ensure_ascii=False)
                 files.write_atomically(self._record, text.encode() + b"\n")
-            yield
+            try:
+                yield
+            except KeyboardInterrupt as stop:
+                stop.add_note(f"What was finished is kept in {self.folder}; the same command resumes it.")
+                raise
 
     def check(self) -> None:
         """Raise ValueError if the folder holds a run with another description, or other files."""

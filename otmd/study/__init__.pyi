@@ -13,4 +13,3 @@ from .rows import DEFAULT_LAWS as DEFAULT_LAWS
 from .rows import DEFAULT_VERIFIERS as DEFAULT_VERIFIERS
 from .run import load_results as load_results
 from .run import measure as measure
-from .run import positions_stored as positions_stored

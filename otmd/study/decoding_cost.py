@@ -111,41 +111,39 @@ def decoding_costs(
     compared: list[FloatArray] = []
     for name in texts[0]:
         decoded = [text[name] for text in texts]
-        tokens, steps, seconds = _amounts(decoded, repeats)
+        amounts = [
+            (len(text.tokens), len(text.steps), sum(text.seconds[stage] for stage in GENERATION))
+            for text in decoded
+        ]
+        # By repeat and prompt.
+        tokens, steps, seconds = np.array(amounts, np.float64).T.reshape(3, repeats, -1)
         speeds = tokens.sum(axis=1) / seconds.sum(axis=1)
         first = speeds if first is None else first
         # Over repeats, a geometric mean.
         logs = Estimate.of(ratios(np.log(speeds / first), np.ones(repeats)))
         ends = (None if end is None else math.exp(end) for end in logs[1:])
-        speed_up = Estimate(math.exp(logs.value), *ends)
         rates = [ratios(tokens.sum(axis=0), below.sum(axis=0)) for below in (steps, seconds)]
-        over = [Estimate.of(rate / base) for rate, base in zip(rates, compared, strict=False)]
-        costs.append(_cost(name, decoded, speed_up, Estimate.of(rates[0]), *over))
+        reached, kept, by_stage = Counter[int](), Counter[int](), Counter[str]()
+        for text in decoded:
+            reached.update(text.reached)
+            kept.update(text.kept)
+            by_stage.update(text.seconds)
+        count = int(tokens.sum())
+        cost = DecodingCost(
+            name,
+            count,
+            int(steps.sum()),
+            [kept[depth] / reached[depth] for depth in sorted(reached)],
+            {stage: by_stage[stage] / count for stage in GENERATION},
+            by_stage["prompt"],
+            Estimate(math.exp(logs.value), *ends),
+            Estimate.of(rates[0]),
+            *(Estimate.of(rate / base) for rate, base in zip(rates, compared, strict=False)),
+        )
+        costs.append(cost)
         if name == compared_with:
             compared = rates
     return costs
-
-
-def _amounts(texts: Sequence[Decoded], repeats: int) -> FloatArray:
-    """Tokens, steps and seconds by repeat and prompt, shape (3, repeats, prompts)."""
-    rows = [
-        (len(text.tokens), len(text.steps), sum(text.seconds[stage] for stage in GENERATION))
-        for text in texts
-    ]
-    return np.array(rows, np.float64).T.reshape(3, repeats, -1)
-
-
-def _cost(name: str, texts: Sequence[Decoded], *estimates: Estimate) -> DecodingCost:
-    """The cost of a way, with what :class:`DecodingCost` estimates."""
-    tokens, steps = (sum(len(getattr(text, of)) for text in texts) for of in ("tokens", "steps"))
-    reached, kept, seconds = Counter[int](), Counter[int](), Counter[str]()
-    for text in texts:
-        reached.update(text.reached)
-        kept.update(text.kept)
-        seconds.update(text.seconds)
-    acceptance = [kept[depth] / reached[depth] for depth in sorted(reached)]
-    per_token = {stage: seconds[stage] / tokens for stage in GENERATION}
-    return DecodingCost(name, tokens, steps, acceptance, per_token, seconds["prompt"], *estimates)
 
 
 def decoding_json(costs: Sequence[DecodingCost]) -> list[dict[str, Any]]:

@@ -38,12 +38,11 @@ def check_device(device: str) -> None:
 def closed_forms(settings: Settings) -> dict[Key, str]:
     """The rows of a position that have a closed form on tensors, and its name in :func:`_tables`."""
     forms = {entry.load(): entry.tensor_form for entry in LAWS.values()}
-    laws = dict(settings.laws)
     rows = {}
-    for (name, n), pairs in settings.served.items():
-        structure = uniform_law(laws[name], n).position_structure
+    for (name, n), (law, pairs) in settings.served.items():
+        structure = uniform_law(law, n).position_structure
         for label, verifier in pairs:
-            form = forms.get(laws[name], ""), verifier.reported_name(structure)
+            form = forms.get(law, ""), verifier.reported_name(structure)
             # A class that derives from a verifier of otmd's may have other rates.
             if form in CLOSED_FORMS and type(verifier).__module__.startswith("otmd."):
                 rows[name, n, label] = CLOSED_FORMS[form]

@@ -121,10 +121,12 @@ def measure_times(target: str, draft: str, sizes: list[int], context: int) -> di
     Each time is the median of five calls that read so many tokens of ``sizes`` after a text of ``context``.
     """
     from otmd.models import load_draft, load_target
+    from otmd.models.collection import held_out_corpus
 
     model = load_target(target)
+    fitted = load_draft(draft, model, held_out_corpus(draft, model, (), progress=False))
     times: dict[str, Any] = {"verification": _verification(model.token_count)}
-    for role, timed in (("target", model), ("draft", load_draft(draft, model))):
+    for role, timed in (("target", model), ("draft", fitted)):
         rows = [(size, _call(timed, size, context)) for size in sizes]
         times[role] = [{"tokens": n, "context": context, "seconds": t} for n, t in rows]
     return times

@@ -45,31 +45,20 @@ ROUNDING = 1e-12
 
 
 class Settings(NamedTuple):
-    """One measurement's settings, checked; laws and verifiers as (name, object) in the order of the rows.
+    """One measurement's settings, checked.
 
-    ``served[law name, n]`` holds the (name, verifier) pairs that serve a law; others are not in it.
+    ``served[law name, n]`` holds a law and the (name, verifier) pairs that serve it, in the rows' order.
+    ``description`` has all settings in JSON's types: equal descriptions mean equal measurements.
     """
 
-    laws: tuple[tuple[str, LawFactory], ...]
-    verifiers: tuple[tuple[str, Verifier], ...]
-    num_drafts: tuple[int, ...]
+    served: dict[tuple[str, int], tuple[LawFactory, tuple[tuple[str, Verifier], ...]]]
     processing: tuple[Processing, ...]
     tol: float
-    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]]
+    description: dict[str, Any]
 
     def rows_per_position(self) -> int:
         """Number of rows of a position and processing."""
-        return sum(map(len, self.served.values()))
-
-    def describe(self) -> dict[str, Any]:
-        """Return the settings in JSON's types; equal descriptions mean equal measurements."""
-        return {
-            "laws": [_described(*named) for named in self.laws],
-            "verifiers": [_described(*named) for named in self.verifiers],
-            "num_drafts": list(self.num_drafts),
-            "processing": [asdict(step) for step in self.processing],
-            "tol": self.tol,
-        }
+        return sum(len(rules) for _, rules in self.served.values())
 
 
 def make_settings(
@@ -86,36 +75,27 @@ def make_settings(
     )
     counts = _distinct("num_drafts", sorted(validate_counts("num_drafts", num_drafts)))
     steps = _distinct("processing", list(processing))
-    tol = validate_tol(tol)
-    served: dict[tuple[str, int], tuple[tuple[str, Verifier], ...]] = {}
+    tol = float(validate_tol(tol))
     refusals: list[str] = []
-    for (name, law), n in product(named_laws, counts):
-        try:
-            drafts = uniform_law(law, n)
-        except ValueError as error:
-            refusals.append(f"{name} with {n}: {error}")
-            continue
-        rules = []
-        for label, rule in _serving(drafts, named_verifiers):
-            try:
-                if not type(rule).__module__.startswith("otmd."):
-                    # It loads the audits, a fifth of a second that other calls need not wait.
-                    from otmd.testing.verifiers import require_lossless
-
-                    require_lossless(rule, law, n, f"{label} for {name}")
-            except UnsupportedLaw as error:
-                refusals.append(f"{label} for {name} with {n}: {error}")
-            else:
-                rules.append((label, rule))
-        if rules:
-            served[name, n] = tuple(rules)
+    served = {
+        (name, n): (law, rules)
+        for (name, law), n in product(named_laws, counts)
+        if (rules := _serving(name, law, n, named_verifiers, refusals))
+    }
     if not served:
         raise ValueError(
             f"laws, verifiers, num_drafts: got {[name for name, _ in named_laws]}, "
             f"{[name for name, _ in named_verifiers]}, {list(counts)}, expected at least one law "
             f"that a verifier serves ({'; '.join(refusals) or 'none does'})"
         )
-    return Settings(named_laws, named_verifiers, counts, steps, float(tol), served)
+    description = {
+        "laws": [_described(*named) for named in named_laws],
+        "verifiers": [_described(*named) for named in named_verifiers],
+        "num_drafts": list(counts),
+        "processing": [asdict(step) for step in steps],
+        "tol": tol,
+    }
+    return Settings(served, steps, tol, description)
 
 
 def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
@@ -133,25 +113,38 @@ def uniform_law(law: LawFactory, num_drafts: int) -> DraftLaw:
     return drafts
 
 
-def _serving(drafts: DraftLaw, verifiers: Iterable[tuple[str, Verifier]]) -> tuple[tuple[str, Verifier], ...]:
-    """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one."""
-    structure = drafts.position_structure
+def _serving(
+    name: str,
+    law: LawFactory,
+    num_drafts: int,
+    verifiers: Iterable[tuple[str, Verifier]],
+    refusals: list[str],
+) -> tuple[tuple[str, Verifier], ...]:
+    """The verifiers that serve a law, each rule once, by the name that it reports unless it was given one.
+
+    ``refusals`` gets the reasons of a law or a verifier that refuses so many drafts.
+    """
+    try:
+        drafts = uniform_law(law, num_drafts)
+    except ValueError as error:
+        refusals.append(f"{name} with {num_drafts}: {error}")
+        return ()
     serving: dict[str, Verifier] = {}
-    for name, verifier in verifiers:
-        if verifier.supports(drafts):
-            unnamed = name == type(verifier).__name__
-            reported = verifier.reported_name(structure) if unnamed else name
-            serving.setdefault(reported, verifier)
+    for label, verifier in verifiers:
+        if not verifier.supports(drafts):
+            continue
+        if label == type(verifier).__name__:
+            label = verifier.reported_name(drafts.position_structure)
+        try:
+            if label not in serving and not type(verifier).__module__.startswith("otmd."):
+                # It loads the audits, a fifth of a second that other calls need not wait.
+                from otmd.testing.verifiers import require_lossless
+
+                require_lossless(verifier, law, num_drafts, f"{label} for {name}")
+            serving.setdefault(label, verifier)
+        except UnsupportedLaw as error:
+            refusals.append(f"{label} for {name} with {num_drafts}: {error}")
     return tuple(serving.items())
-
-
-def _load(argument: str, name: str, registry: Mapping[str, Entry]) -> Any:
-    """The class of a name; ValueError for a law that takes more than q and a number of drafts."""
-    entry = find(argument, name, registry)
-    if isinstance(entry, LawEntry) and not entry.audited:
-        expected = f"a function of draft_probs and num_drafts that makes {entry.class_name}(…)"
-        raise wrong(argument, f"{name!r}, which has parameters of its own", expected)
-    return entry.load()
 
 
 def _named(argument: str, entries: object, registry: Mapping[str, Entry]) -> tuple[tuple[str, Any], ...]:
@@ -161,7 +154,11 @@ def _named(argument: str, entries: object, registry: Mapping[str, Entry]) -> tup
     named = []
     for entry in entries:
         if isinstance(entry, str):
-            entry = _load(argument, entry, registry)
+            registered = find(argument, entry, registry)
+            if isinstance(registered, LawEntry) and not registered.audited:
+                expected = f"a function of draft_probs and num_drafts that makes {registered.class_name}(…)"
+                raise wrong(argument, f"{entry!r}, which has parameters of its own", expected)
+            entry = registered.load()
         if not isinstance(entry, tuple):
             entry = getattr(entry, "__name__", type(entry).__name__), entry
         if len(entry) != 2 or not isinstance(entry[0], str):
@@ -216,10 +213,9 @@ def position_rows(
     Where a law is undefined or a verifier raises ValueError, the status says why. ``computed`` has rates that
     were computed elsewhere. ValueError for bounds that contradict each other.
     """
-    laws = dict(settings.laws)
-    for (name, n), rules in settings.served.items():
+    for (name, n), (law, rules) in settings.served.items():
         missing = [pair for pair in rules if (name, n, pair[0]) not in computed]
-        rates = _rates(target_probs, draft_probs, laws[name], n, missing, settings.tol)
+        rates = _rates(target_probs, draft_probs, law, n, missing, settings.tol)
         for label, _ in rules:
             columns = rates.get(label) or computed[name, n, label]
             yield {"law": name, "num_drafts": n, "verifier": label} | columns

@@ -162,7 +162,7 @@ def measure(
     if output is not None:
         about = {"positions": len(dataset), "vocab_size": dataset.vocab_size, "kind": dataset.kind}
         about |= {"dataset": dataset.sha256[:16], "otmd": __version__}
-        store = Store(Path(output), settings.describe() | about, LAYOUT, overwrite)
+        store = Store(Path(output), settings.description | about, LAYOUT, overwrite)
     rows = settings.rows_per_position()
     if device is not None and len(closed_forms(settings)) == rows:
         workers = 1
@@ -202,23 +202,6 @@ def measure_chunk(settings: Settings, chunk: Chunk) -> pl.DataFrame:
                 raise ValueError(f"dataset: {where}: {error}") from error
             rows += [key | asdict(step) | row for row in rated]
     return frame(rows, schema=SCHEMA)
-
-
-def positions_stored(folder: str | Path) -> int:
-    """Number of positions that the folder of an unfinished measurement holds so far.
-
-    Parameters
-    ----------
-    folder : str or Path
-        The output folder of :func:`otmd.measure`.
-
-    Returns
-    -------
-    int
-        Their number; 0 for a folder without parts.
-    """
-    ends = [name.split("-")[1:] for name in Store(Path(folder), None, LAYOUT).names()]
-    return sum(int(last) - int(first) + 1 for first, last in ends)
 
 
 def load_results(path: str | Path) -> pl.DataFrame:

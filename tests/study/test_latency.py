@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from models.conftest import make_tiny
 
 from otmd.study.latency import Latency, measure_times, read_latency
 
@@ -45,25 +46,10 @@ def test_a_tree_costs_what_both_models_read():
     assert times.step((2, 1)) == pytest.approx(0.1 + 0.2 + 1.4 + 0.04)
 
 
-def test_times_are_measured(monkeypatch, tmp_path):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from otmd import models
-
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 90}
-
-    class Tokenizer:
-        eos_token_id, chat_template = 1, None
-
-        def get_vocab(self):
-            return {str(i): i for i in range(90)}
-
-    model = models.LanguageModel(
-        LlamaForCausalLM(LlamaConfig(**shape, **heads)), Tokenizer(), "tiny", "sha256:made-here"
-    )
-    monkeypatch.setattr(models, "load_target", lambda *_: model)
-    monkeypatch.setattr(models, "load_draft", lambda *_: model)
-    (tmp_path / "times.json").write_text(json.dumps(measure_times("tiny", "tiny", [1, 4], 8)))
+@pytest.mark.parametrize("draft", ["skip:1,3", "ngram"])
+def test_times_are_measured(draft, monkeypatch, tmp_path):
+    monkeypatch.setattr("otmd.models.load_target", lambda *_: make_tiny())
+    monkeypatch.setattr("otmd.models.collection.held_out_corpus", lambda *_, **__: [[3, 4, 5, 6] * 5])
+    (tmp_path / "times.json").write_text(json.dumps(measure_times("tiny", draft, [1, 4], 8)))
     times = read_latency(tmp_path / "times.json", 3)
     assert times.step((2, 1)) > times.alone > 0

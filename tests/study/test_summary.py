@@ -1,10 +1,9 @@
-import math
-
 import numpy as np
 import polars as pl
 import pytest
 
 from otmd.study import summarise
+from otmd.study.estimate import Estimate, ratios
 from otmd.study.report import DEFAULT_BY
 from otmd.study.rows import SCHEMA
 
@@ -24,32 +23,17 @@ def make_table(gaps: list[list[float | None]], **columns) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA)
 
 
-def naive_interval(gaps: list[list[float]], quantile: float) -> tuple[float, float]:
-    """The jackknife with loops: the mean over positions, without each of the prompts in turn."""
-
-    def mean(prompts: list[list[float]]) -> float:
-        flat = [gap for prompt in prompts for gap in prompt]
-        return sum(flat) / len(flat)
-
-    without = [mean(gaps[:i] + gaps[i + 1 :]) for i in range(len(gaps))]
-    middle = sum(without) / len(without)
-    squares = sum((value - middle) ** 2 for value in without)
-    error = math.sqrt((len(gaps) - 1) / len(gaps) * squares)
-    return mean(gaps) - quantile * error, mean(gaps) + quantile * error
-
-
-def test_means_and_intervals_are_the_naive_ones():
+def test_means_are_over_positions_and_intervals_over_prompts():
     rng = np.random.default_rng(0)
     gaps = [list(rng.random(size)) for size in (1, 5, 2, 7)]
     (row,) = summarise(make_table(gaps)).to_dicts()
-    flat = [gap for prompt in gaps for gap in prompt]
-    assert row["gap"] == pytest.approx(sum(flat) / len(flat))
+    sums, sizes = (np.array([*map(of, gaps)], float) for of in (sum, len))
+    gap, *ends = Estimate.of(ratios(sums, sizes))
+    assert row["gap"] == pytest.approx(gap)
     assert row["optimal"] == pytest.approx(0.9)
-    assert row["rate"] == pytest.approx(0.9 - row["gap"])
-    # Student's t with 3 degrees of freedom has 2.5% above 3.182446.
-    expected = naive_interval(gaps, 3.182446305284263)
-    assert (row["gap_low"], row["gap_high"]) == pytest.approx(expected)
-    rates = (0.9 - expected[1], 0.9 - expected[0])
+    assert row["rate"] == pytest.approx(0.9 - gap)
+    assert (row["gap_low"], row["gap_high"]) == pytest.approx(ends)
+    rates = [0.9 - end for end in reversed(ends)]
     assert (row["rate_low"], row["rate_high"]) == pytest.approx(rates)
     assert (row["positions"], row["prompts"], row["undefined"]) == (15, 4, 0)
 
