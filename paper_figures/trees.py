@@ -51,15 +51,15 @@ def line(axes: Axes, xs: Sequence[float], rows: pl.DataFrame, rule: str, **style
 
 STEP_LABELS = {
     ("most likely paths", "target only"): "the draft's most likely paths (EAGLE-2)",
-    ("independent paths", "K-SEQ"): "2 sampled paths, position by position (K-SEQ)",
-    ("independent paths", "greedy multi-path"): "2 sampled paths, a path as a whole (GBV)",
-    ("independent paths", "layer by layer"): "2 sampled paths, layer by layer",
+    ("sampled paths", "K-SEQ"): "2 sampled paths, position by position (K-SEQ)",
+    ("sampled paths", "greedy multi-path"): "2 sampled paths, a path as a whole (GBV)",
+    ("sampled paths", "layer by layer"): "2 sampled paths, layer by layer",
     ("strata", "layer by layer"): "2 stratified paths, layer by layer",
 }
 """Labels in the first figure of laws and rules of a plan."""
 
 LEADS = {
-    ("independent paths", "layer by layer"): {
+    ("sampled paths", "layer by layer"): {
         "K-SEQ": "over K-SEQ",
         "greedy multi-path": "over GBV",
     },

@@ -494,7 +494,7 @@ def test_workers_of_a_run_that_was_killed_as_they_started_end(tmp_path):
 def collect(dump, monkeypatch) -> MagicMock:
     """The fake in the place of ``collect``; it and its like take what the real functions take."""
     trees = [
-        {"domain": "code", "prompt_id": prompt, "law": "independent paths", "tree": "2 paths of 8"}
+        {"domain": "code", "prompt_id": prompt, "law": "sampled paths", "tree": "2 paths of 8"}
         | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0, "steps": 1}
         for prompt in "ab"
         for rule, tokens in (("K-SEQ", 2.0), ("layer by layer", 3.0))

@@ -46,7 +46,7 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     arguments = ["decode", "--prompt", "w1 w2", "--max-new-tokens", "4", "--quiet"]
     assert main([*arguments, "--figure", str(tmp_path / "a.png")]) == 0
     out = capsys.readouterr().out
-    for words in ("2 paths of 8, stratified", "preference", "layer", "compared token by token"):
+    for words in ("2 paths of 8, stratified", "preference", "layer", "compared position by position"):
         assert words in out
     assert re.search("1 prompts, 3 times.*95% interval|95% interval.*1 prompts, 3 times", out, re.S)
     assert (tmp_path / "a.png").stat().st_size > 0
@@ -99,7 +99,7 @@ def test_repeats_have_seeds_of_their_own_and_one_says_that_noise_is_unknown(tiny
 
 
 def test_every_kind_of_tree_has_rules_that_serve_it():
-    """A rule for whole trees is compared with the one that decides token by token."""
+    """A rule for whole trees is compared with the one that decides position by position."""
 
     def rules(**options):
         chosen = TreeOptions(**options)

@@ -95,7 +95,7 @@ def paths_emission(
     most: int,
     rng: np.random.Generator | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """Number of independent paths that continue with the emitted token, for 1 … ``most`` paths.
+    """Number of sampled paths that continue with the emitted token, for 1 … ``most`` paths.
 
     Returns
     -------
@@ -130,7 +130,7 @@ class Starts(NamedTuple):
 
 
 def token_level_starts(passing: FloatArray, rates: FloatArray, state: int, depth: int) -> Starts:
-    """Steps of a rule that decides token by token.
+    """Steps of a rule that decides position by position.
 
     Parameters
     ----------

@@ -58,9 +58,7 @@ class Tree(NamedTuple):
 class TreeOptions:
     """The options of a tree and of the rule that verifies it."""
 
-    paths: Annotated[PositiveInt | None, about("Tree of so many independent paths, 4 deep by default.")] = (
-        None
-    )
+    paths: Annotated[PositiveInt | None, about("Tree of so many sampled paths, 4 deep by default.")] = None
     branching: Annotated[str | None, about("Drafts at each node by level, such as 3,2,1.")] = None
     law: Annotated[str | None, about("Law of --branching; without-replacement unless given.")] = None
     top: o.Top = 1
@@ -117,7 +115,7 @@ class TreeOptions:
         return Tree("stratified", label, depth, lambda model: TokenTree(model, shape, Stratified))
 
     def rules(self, tree: Tree) -> "dict[str, TreeVerifier]":
-        """The rule by its name; before a rule for whole trees, the one that decides token by token."""
+        """The rule by its name; before a rule for whole trees, the one that decides position by position."""
         from otmd.trees import TokenLevel
 
         by_token = TOKEN_LEVEL_RULES.get(tree.kind, "target-only")
@@ -244,7 +242,7 @@ def _report(
     # The unfinished last repeat of an interrupted run is left out.
     repeats = max(1, len(texts) // len(prompts))
     texts = texts[: repeats * len(prompts)]
-    # A rule for whole trees comes last, after the rule that decides token by token.
+    # A rule for whole trees comes last, after the rule that decides position by position.
     names = list(texts[0])
     costs = decoding_costs(texts, repeats, names[-2] if len(names) > NUM_BASELINES + 1 else None)
     shown = [

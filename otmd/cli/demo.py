@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,19 +62,22 @@ def demo(
     from otmd.study.run import RESULTS
     from otmd.study.table import wrapped
 
-    begun = time.monotonic()
+    ends = [time.monotonic()]
     progress = not (quiet or json_output)
     common: dict[str, Any] = {"workers": workers, "progress": progress, "overwrite": overwrite}
     counts = o.counts("--num-drafts", num_drafts)
     steps = o.NO_CUTS.at_each(temperature)
     sizes = {"target": target, "draft": draft, "per_domain": per_domain, "positions": positions}
     dataset = _dataset(output, sizes, **common)
+    ends.append(time.monotonic())
     results = output / "results"
     parquet = results / RESULTS
     options = {"num_drafts": counts, "processing": steps, "tol": TOLERANCE}
     table = measure(dataset, output=results, **options, **common)
     said = recommend(table)
+    ends.append(time.monotonic())
     ranked = _ranked_trees(output / "trees", target, draft, **common)
+    ends.append(time.monotonic())
     summary = summarise(table)
     figures = [output / "gaps.png", output / "gaps.pdf"]
     draw = partial(draw_gaps, summary, figures, source=f"otmd demo, {parquet}")
@@ -99,7 +103,9 @@ def demo(
         print(f"figure                {path}")
     print(f"logits                {output / 'dataset'}")
     print(f"tokens on trees       {output / 'trees' / RESULT}")
-    print(f"Done in {time.monotonic() - begun:.0f} s. The same command reads these results.")
+    stages = zip(("models and texts", "rates", "trees"), pairwise(ends), strict=True)
+    took = ", ".join(f"{stage} {end - start:.0f} s" for stage, (start, end) in stages)
+    print(f"Done in {time.monotonic() - ends[0]:.0f} s: {took}. The same command reads these results.")
 
 
 def compile_kernels() -> None:

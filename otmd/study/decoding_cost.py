@@ -172,7 +172,7 @@ def print_decoding(costs: Sequence[DecodingCost]) -> None:
     costs : sequence of DecodingCost
         The result of :func:`decoding_costs`.
     """
-    by_token = "  compared token by token"
+    by_token = "  compared position by position"
     compares = any(cost.tokens_ratio for cost in costs)
     rows = _with_intervals("tokens per step", [cost.per_step for cost in costs])
     if compares:

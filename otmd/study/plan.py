@@ -103,7 +103,7 @@ def _sampled(paths: int, depth: int) -> Iterator[Candidate]:
     shape, levels = (paths, *[1] * (depth - 1)), (paths,) * depth
     without = partial(TokenTree, branching=shape)
     if paths == 1:
-        rules = {"token by token": TokenLevel(Preference()), "block": BlockVerification()}
+        rules = {"position by position": TokenLevel(Preference()), "block": BlockVerification()}
         yield Candidate("one draft", without, rules, f"chain of {depth}", shape)
         return
     tree = f"{paths} paths of {depth}"
@@ -119,7 +119,7 @@ def _sampled(paths: int, depth: int) -> Iterator[Candidate]:
     independent = partial(IIDPaths, num_paths=paths, depth=depth)
     rules = {"K-SEQ": TokenLevel(KSequential()), "greedy multi-path": GreedyMultiPath()}
     rules |= {"layer by layer": LayerVerification()}
-    yield Candidate("independent paths", independent, rules, tree, levels, drafts)
+    yield Candidate("sampled paths", independent, rules, tree, levels, drafts)
 
 
 def plan_table(

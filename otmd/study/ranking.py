@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NO_DRAFTS = "no drafts"
 WAY = ["law", "tree", "rule"]
-TOKEN_LEVEL = ("token by token", "preference", "recursive rejection", "K-SEQ")
+TOKEN_LEVEL = ("position by position", "preference", "recursive rejection", "K-SEQ")
 """Rules of one position, over which the decision gives the lead of the best."""
 
 MOST_NAMED = 3

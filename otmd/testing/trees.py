@@ -145,7 +145,8 @@ class CutTree(GrownLaw):
 
     The score of the i-th draft after a node is the i-th largest q there, whatever its token, times the score
     of the node. A plug-in of EAGLE-4 (eagle-harness 0.1.3) draws such trees. What is kept of a layer depends
-    on deeper layers: token by token and by Traversal the output is the target's, by LayerVerification not.
+    on deeper layers: the output is the target's position by position and by Traversal, and is not by
+    LayerVerification.
     """
 
     by_layer = False

@@ -151,7 +151,7 @@ def _depth(shape: Shape) -> int:
 
 
 class IIDPaths(TreeLaw):
-    """K independent paths of L tokens from the draft model (SpecTr; Sun et al. 2023, section 5).
+    """K sampled paths of L tokens from the draft model (SpecTr; Sun et al. 2023, section 5).
 
     As a tree: where k paths share a prefix, the k tokens after it are drafted with replacement.
 

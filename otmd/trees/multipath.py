@@ -1,4 +1,4 @@
-"""Greedy multi-path verification (GBV): one of K independent paths is picked, and verified as a block."""
+"""Greedy multi-path verification (GBV): one of K sampled paths is picked, and verified as a block."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otmd.verifiers.prepared import accept_prob
 class GreedyMultiPath(BottomUp):
     """Pick the path that follows the drafted token of largest p/q at each node; verify it as a block.
 
-    After Thomas and Pal (arXiv 2602.16961). Paths are compared token by token, by
+    After Thomas and Pal (arXiv 2602.16961). Paths are compared position by position, by
     p/q at each node; the picked path is the largest of K independent ones. Let x be the probability that a
     path begins with the picked prefix, A that it ranks below it, and F(y) the draft mass of the tokens that
     rank at most as high as y. The picked path ranks at most as high as the prefix followed by y with

@@ -1,4 +1,4 @@
-"""Rules for draft trees: token by token, block verification for paths, traversal for trees."""
+"""Rules for draft trees: position by position, block verification for paths, traversal for trees."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TreeVerifier(ABC):
 
 
 class TokenLevel(TreeVerifier):
-    """Verify token by token from the root, as long as the emitted token is a draft.
+    """Verify position by position from the root, as long as the emitted token is a draft.
 
     SpecTr's rule with :class:`~otmd.KSequential` and :class:`~otmd.trees.IIDPaths` (Sun et al. 2023);
     SpecInfer's with :class:`~otmd.RecursiveRejection`; SpecHub's with :class:`~otmd.SpecHub`.

@@ -19,7 +19,7 @@ def by_hand(first=(12.0, 13.0, 14.0), second=(10.0, 10.5, 12.0)):
     """A table of two rules; all steps are five."""
     rows = [
         ("code", f"p{i}", "one draft", "chain of 2", rule, tokens, 1.1 * tokens, 5)
-        for rule, of_prompts in (("block", first), ("token by token", second))
+        for rule, of_prompts in (("block", first), ("position by position", second))
         for i, tokens in enumerate(of_prompts)
     ]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
@@ -27,7 +27,7 @@ def by_hand(first=(12.0, 13.0, 14.0), second=(10.0, 10.5, 12.0)):
 
 def test_means_are_those_of_the_steps_and_times_divide_them():
     first, second = rank(by_hand()).to_dicts()
-    assert (first["rule"], second["rule"]) == ("block", "token by token")
+    assert (first["rule"], second["rule"]) == ("block", "position by position")
     assert first["bound"] == pytest.approx(1.1 * 39 / 15)
     block, token = (ratios(np.array(sums), np.full(3, 5.0)) for sums in ((12, 13, 14), (10, 10.5, 12)))
     assert (first["tokens"], first["low"], first["high"]) == Estimate.of(block)
@@ -51,7 +51,7 @@ def test_the_decision_comes_first_and_may_be_not_to_draft():
     slow = decision(rank(by_hand(), SLOW, WAYS))[0]
     assert slow.startswith("Do not draft: the target alone writes 1.0 tokens per second; one draft")
     alike = rank(by_hand(second=(12.5, 12.5, 13.9)))
-    assert decision(alike)[1] == "Perhaps as good: one draft, chain of 2, token by token."
+    assert decision(alike)[1] == "Perhaps as good: one draft, chain of 2, position by position."
     shown = str(ranking_table(rank(by_hand()), "plan", MEANS))
     assert "20.0%" in shown
     assert "Means over 5 steps" in shown

@@ -50,7 +50,7 @@ def caught(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
     return total_variation(rule, target, law)
 
 
-# ---------------------------------------------------------------- independent paths
+# ---------------------------------------------------------------- sampled paths
 
 
 class PathAfterPath(TreeVerifier):

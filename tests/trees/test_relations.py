@@ -89,7 +89,7 @@ def test_the_optimum_is_the_plain_programs(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
-    """A path's first i tokens are kept with Π min(1, p/q) token by token, and with p_i as a block."""
+    """A path's first i tokens are kept with Π min(1, p/q) position by position, and with p_i as a block."""
     target, draft = model_pair(kind, 0)
     law = IIDPaths(draft, 1, 3)
     coupling = tokens_per_step(TokenLevel(otmd.Preference()), target, law).value
