@@ -18,8 +18,9 @@ from otmd.trees.base import DraftTree, Prefix
 
 # A finished study is read without torch.
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from otmd.models.drafts import Draft
-    from otmd.models.language_models import LanguageModel
 
 
 class Continuations(ABC):
@@ -98,7 +99,7 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     from otmd.models.language_models import LanguageModel
 
     if isinstance(model, LanguageModel):
-        return CachedContinuations(model, tokens)
+        return CachedContinuations(model.model, model.token_count, tokens)
     if isinstance(model, NGramDraft):
         return model.after(tokens)
     return Recomputed(model, tokens)
@@ -110,7 +111,7 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
 
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
-    together = CachedContinuations(model, ())
+    together = CachedContinuations(model.model, model.token_count, ())
     return [Branch(together, tuple(text)) for text in texts]
 
 
@@ -150,16 +151,20 @@ class Branch(Continuations):
 
 
 class CachedContinuations(Continuations):
-    """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
+    """Continuations by a model of transformers and its cache, from its first ``token_count`` logits.
 
-    def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+    The model must take 4-dimensional attention masks.
+    """
+
+    def __init__(self, model: PreTrainedModel, token_count: int, tokens: Sequence[int]) -> None:
         from transformers import DynamicCache
 
         self.model = model
+        self.token_count = token_count
         self.text = list(tokens)
         # Prefixes that the next call reads as well.
         self.noted = set[Prefix]()
-        self._cache: Any = DynamicCache(config=model.model.config)
+        self._cache: Any = DynamicCache(config=model.config)
         # The cache holds the first ``_held`` tokens of the text, and then tokens of prefixes, ``_size`` in
         # all. The slots of a prefix are the indices of its tokens.
         self._held = self._size = 0
@@ -221,16 +226,16 @@ class CachedContinuations(Continuations):
         seen[:, len(self.text) :] = False
         for i, prefix in enumerate(ordered, len(pending)):
             seen[i, list(self._slots[prefix])] = True
-        device, dtype = self.model.model.device, self.model.model.dtype
+        device, dtype = self.model.device, self.model.dtype
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
         output = forward_logits(
-            self.model.model,
+            self.model,
             torch.tensor([*rows.values()], device=device),
             position_ids=torch.tensor([indices], device=device),
             input_ids=torch.tensor([[*pending, *(p[-1] for p in ordered)]], device=device),
             attention_mask=mask[None, None].to(device),
             cache=self._cache,
         )
-        self._logits |= dict(zip(rows, output[0, :, : self.model.token_count], strict=True))
+        self._logits |= dict(zip(rows, output[0, :, : self.token_count], strict=True))
         self._held = len(self.text)
         self._size += len(indices)

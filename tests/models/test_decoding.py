@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 import otmd
 from models.conftest import make_ngram, make_tiny
 from otmd.models import LanguageModel, NGramDraft, Speculation, decode
-from otmd.models.continuations import CachedContinuations, Recomputed, branches
+from otmd.models.continuations import CachedContinuations, Recomputed, branches, continuations
 from otmd.models.drafts import skip_layers
 from otmd.trees import (
     AdaptiveTree,
@@ -51,7 +51,7 @@ def ngram(tiny: LanguageModel) -> NGramDraft:
 
 def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
     """For whole trees, for prefixes one after another, and after a path was accepted."""
-    cached = CachedContinuations(tiny, PROMPT)
+    cached = continuations(tiny, PROMPT)
     tree = [(), (7,), (8,), (7, 9), (7, 10), (8, 9), (7, 9, 11)]
     texts = [(7, 9, 11, 2), (8, 5), (9,), (7, 9, 3), (20, 21, 22)]
     for number, emitted in enumerate(texts):
@@ -87,7 +87,7 @@ def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatc
 
     monkeypatch.setattr(tiny.model, "forward", counted)
     monkeypatch.setattr("otmd.models.language_models.inspect.signature", lambda _: takes)
-    cached = CachedContinuations(tiny, PROMPT)
+    cached = continuations(tiny, PROMPT)
     cached.logits([(7, 9), (8,)])
     cached.extend((7, 9, 4))
     cached.logits([()])
@@ -184,7 +184,7 @@ def test_the_draft_reads_a_level_in_one_call(
     text = decode(tiny, PROMPT, 1, Speculation(draft, law, rule), rng=np.random.default_rng(0))
     models = [call.args[0].model for call in spy.call_args_list]
     # The root's distributions are part of reading the prompt.
-    assert models == [tiny, draft, *[draft] * (calls - 1), tiny]
+    assert models == [m.model for m in (tiny, draft, *[draft] * (calls - 1), tiny)]
     assert text.steps == [(1, {"tree": 9, "adaptive": 8}[name])]
 
 
