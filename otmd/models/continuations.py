@@ -6,6 +6,7 @@ its own ancestors alone (SpecInfer's tree attention). The key-value cache keeps 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from otmd.probabilities import FloatArray, Processing
+from otmd.probabilities import FloatArray, Processing, wrong
 from otmd.trees.base import DraftTree, Prefix
 
 # A finished study is read without torch.
@@ -62,8 +63,7 @@ class Reader:
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Read many prefixes in one call of the model, if that is cheaper."""
-        if prefixes:
-            self._text.read(prefixes)
+        self._text.read(prefixes)
 
     def extend(self, tokens: Prefix) -> None:
         """Append tokens to the text."""
@@ -153,11 +153,13 @@ class Branch(Continuations):
 class CachedContinuations(Continuations):
     """Continuations by a model of transformers and its cache, from its first ``token_count`` logits.
 
-    The model must take 4-dimensional attention masks.
+    The model must take 4-dimensional attention masks. ValueError for layers without attention, and where a
+    path is longer than the window of sliding attention.
     """
 
     def __init__(self, model: PreTrainedModel, token_count: int, tokens: Sequence[int]) -> None:
         from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
 
         self.model = model
         self.token_count = token_count
@@ -165,6 +167,14 @@ class CachedContinuations(Continuations):
         # Prefixes that the next call reads as well.
         self.noted = set[Prefix]()
         self._cache: Any = DynamicCache(config=model.config)
+        kinds = {type(layer).__name__ for layer in self._cache.layers if not isinstance(layer, DynamicLayer)}
+        if kinds:
+            raise wrong("model", f"cache layers {', '.join(sorted(kinds))}", "attention in each layer")
+        windows = {layer.sliding_window for layer in self._cache.layers if layer.is_sliding}
+        # A text that fits into the windows is read as by full attention. A cache of theirs would drop nodes.
+        self._longest = min(windows, default=sys.maxsize)
+        if windows:
+            self._cache = DynamicCache()
         # The cache holds the first ``_held`` tokens of the text, and then tokens of prefixes, ``_size`` in
         # all. The slots of a prefix are the indices of its tokens.
         self._held = self._size = 0
@@ -215,6 +225,9 @@ class CachedContinuations(Continuations):
         size = self._size
         indices = [*range(self._held, len(self.text))]
         indices += [len(self.text) - 1 + len(prefix) for prefix in ordered]
+        if indices[-1] >= self._longest:
+            expected = f"at most {self._longest}, which the model's sliding attention sees"
+            raise wrong("text", f"{indices[-1] + 1} tokens", expected)
         for i, prefix in enumerate(ordered, size + len(pending)):
             self._slots[prefix] = (*self._slots.get(prefix[:-1], ()), i)
         # After the text has grown, the logits after it are computed whether asked for or not.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import otmd
-from models.conftest import make_ngram, make_tiny
+from models.conftest import make_ngram, make_sliding, make_tiny
 from otmd.models import LanguageModel, NGramDraft, Speculation, decode
 from otmd.models.continuations import CachedContinuations, Recomputed, branches, continuations
 from otmd.models.drafts import skip_layers
@@ -48,15 +48,17 @@ def ngram(tiny: LanguageModel) -> NGramDraft:
     return make_ngram(tiny)
 
 
-def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
+# The longest path of the test has 17 tokens, and the cache holds more, those of a tree.
+@pytest.mark.parametrize("model", [make_tiny(layers=2), make_sliding(17)], ids=lambda model: model.name)
+def test_a_tree_in_one_call_is_its_paths_one_by_one(model: LanguageModel) -> None:
     """For whole trees, for prefixes one after another, and after a path was accepted."""
-    cached = continuations(tiny, PROMPT)
+    cached = continuations(model, PROMPT)
     tree = [(), (7,), (8,), (7, 9), (7, 10), (8, 9), (7, 9, 11)]
     texts = [(7, 9, 11, 2), (8, 5), (9,), (7, 9, 3), (20, 21, 22)]
     for number, emitted in enumerate(texts):
         asked = [[prefix] for prefix in tree] if number == 1 else [tree]
         found = [row for some in asked for row in cached.logits(some)]
-        afresh = Recomputed(tiny, cached.text).logits(tree)
+        afresh = Recomputed(model, cached.text).logits(tree)
         for one, other in zip(found, afresh, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
         cached.extend(emitted)
