@@ -242,11 +242,10 @@ def load_target(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise wrong("device", repr(device), "one of torch's, such as 'cpu'") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise wrong("device", repr(device), "another: torch sees no CUDA device here")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = one_line(str(error).partition("\n")[0])
+        raise wrong("device", repr(device), f"one that torch has here, such as 'cpu' ({reason})") from error
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     type_ = getattr(torch, dtype, None)
     if dtype != "auto" and not (isinstance(type_, torch.dtype) and type_.is_floating_point):

@@ -167,7 +167,7 @@ REFUSED = {
           for ids in ([], [[]], [1.5], [62], [-1], [[1]])),
         (lambda m: LanguageModel(make_llama().model, make_tokenizer(), "a", "b"), ValueError, "no output"),
         *((loaded(dtype=dtype), ValueError, f"dtype: got {dtype!r}") for dtype in ("float7", "int3")),
-        (loaded(device="abacus"), ValueError, "device: got 'abacus'"),
+        *((loaded(device=d), ValueError, f"device: got {d!r}, expected") for d in ("abacus", "cuda:99")),
         (loaded(revision="main"), ValueError, "revision: got .*names on the hub"),
         (in_double, ValueError, "expected float32 or bfloat16"),
         *((lambda m, layers=layers: skip_layers(m.tiny, layers), ValueError, "layers: got")
