@@ -131,7 +131,10 @@ def collect(
     store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
     title = f"Collecting {target.name} | {draft.name}"
     with store.held():
-        finished = {int(name[:6]) for name, _ in store.whole_parts()}
+        for name in store.names():
+            if store.read(name) is None:
+                store.path(name).unlink()
+        finished = {int(name[:6]) for name in store.names()}
         missing = [number for number in range(len(batches)) if number not in finished]
         write = partial(_write_shard, target, draft, store, about, batches)
         with progress_bar(title, len(texts), progress) as update, _threads(workers) as in_order:
