@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from otmd.models.dataset import SHARDS, Dataset, open_dataset, write_shard
-from otmd.models.drafts import NGRAM, Draft, check_draft, common_vocabulary, load_draft
+from otmd.models.drafts import Draft, check_draft, common_vocabulary, load_draft
 from otmd.models.language_models import LanguageModel, load_target
 from otmd.models.progress import progress_bar
 from otmd.models.prompts import Prompt, check_unique, load_prompts, prompt_tokens
@@ -106,9 +106,8 @@ def collect(
         "seed": seed,
         "batch_size": batch_size,
     }
-    least = {"positions_per_prompt": 1, "max_new_tokens": 1, "batch_size": 1, "seed": 0}
-    for name in least:
-        validate_count(name, settings[name], minimum=least[name])
+    for name, least in (("positions_per_prompt", 1), ("max_new_tokens", 1), ("batch_size", 1), ("seed", 0)):
+        validate_count(name, settings[name], minimum=least)
     validate_count("workers", workers)
     Processing(temperature)  # refuses a bad temperature
     for name, choices in (("mode", ("samples", "text")), ("dtype", ("float32", "float16"))):
@@ -132,7 +131,10 @@ def collect(
     store = Store(Path(folder).absolute(), about, SHARDS, overwrite)
     title = f"Collecting {target.name} | {draft.name}"
     with store.held():
-        finished = {int(name[:6]) for name, _ in store.whole_parts()}
+        for name in store.names():
+            if store.read(name) is None:
+                store.path(name).unlink()
+        finished = {int(name[:6]) for name in store.names()}
         missing = [number for number in range(len(batches)) if number not in finished]
         write = partial(_write_shard, target, draft, store, about, batches)
         with progress_bar(title, len(texts), progress) as update, _threads(workers) as in_order:
@@ -146,8 +148,8 @@ def held_out_corpus(
     spec: str, target: LanguageModel, prompts: Sequence[Prompt], progress: bool
 ) -> list[list[int]] | None:
     """Tokens of the built-in prompts not among ``prompts``, for an n-gram model without a file; else None."""
-    ngram = NGRAM.fullmatch(spec)
-    if ngram is None or ngram[2] is not None:
+    ngram = check_draft(spec)
+    if ngram is None or ngram["file"] is not None:
         return None
     used = {prompt.text for prompt in prompts}
     corpus = [p for p in load_prompts(per_domain=None, progress=progress) if p.text not in used]

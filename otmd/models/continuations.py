@@ -6,6 +6,7 @@ its own ancestors alone (SpecInfer's tree attention). The key-value cache keeps 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from otmd.probabilities import FloatArray, Processing
+from otmd.probabilities import FloatArray, Processing, wrong
 from otmd.trees.base import DraftTree, Prefix
 
 # A finished study is read without torch.
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from otmd.models.drafts import Draft
-    from otmd.models.language_models import LanguageModel
 
 
 class Continuations(ABC):
@@ -61,8 +63,7 @@ class Reader:
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
         """Read many prefixes in one call of the model, if that is cheaper."""
-        if prefixes:
-            self._text.read(prefixes)
+        self._text.read(prefixes)
 
     def extend(self, tokens: Prefix) -> None:
         """Append tokens to the text."""
@@ -98,7 +99,7 @@ def continuations(model: Draft, tokens: Sequence[int]) -> Continuations:
     from otmd.models.language_models import LanguageModel
 
     if isinstance(model, LanguageModel):
-        return CachedContinuations(model, tokens)
+        return CachedContinuations(model.model, model.token_count, tokens)
     if isinstance(model, NGramDraft):
         return model.after(tokens)
     return Recomputed(model, tokens)
@@ -110,7 +111,7 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
 
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
-    together = CachedContinuations(model, ())
+    together = CachedContinuations(model.model, model.token_count, ())
     return [Branch(together, tuple(text)) for text in texts]
 
 
@@ -150,16 +151,30 @@ class Branch(Continuations):
 
 
 class CachedContinuations(Continuations):
-    """Continuations by a language model and its cache; the model must take 4-dimensional attention masks."""
+    """Continuations by a model of transformers and its cache, from its first ``token_count`` logits.
 
-    def __init__(self, model: LanguageModel, tokens: Sequence[int]) -> None:
+    The model must take 4-dimensional attention masks. ValueError for layers without attention, and where a
+    path is longer than the window of sliding attention.
+    """
+
+    def __init__(self, model: PreTrainedModel, token_count: int, tokens: Sequence[int]) -> None:
         from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
 
         self.model = model
+        self.token_count = token_count
         self.text = list(tokens)
         # Prefixes that the next call reads as well.
         self.noted = set[Prefix]()
-        self._cache: Any = DynamicCache(config=model.model.config)
+        self._cache: Any = DynamicCache(config=model.config)
+        kinds = {type(layer).__name__ for layer in self._cache.layers if not isinstance(layer, DynamicLayer)}
+        if kinds:
+            raise wrong("model", f"cache layers {', '.join(sorted(kinds))}", "attention in each layer")
+        windows = {layer.sliding_window for layer in self._cache.layers if layer.is_sliding}
+        # A text that fits into the windows is read as by full attention. A cache of theirs would drop nodes.
+        self._longest = min(windows, default=sys.maxsize)
+        if windows:
+            self._cache = DynamicCache()
         # The cache holds the first ``_held`` tokens of the text, and then tokens of prefixes, ``_size`` in
         # all. The slots of a prefix are the indices of its tokens.
         self._held = self._size = 0
@@ -210,6 +225,9 @@ class CachedContinuations(Continuations):
         size = self._size
         indices = [*range(self._held, len(self.text))]
         indices += [len(self.text) - 1 + len(prefix) for prefix in ordered]
+        if indices[-1] >= self._longest:
+            expected = f"at most {self._longest}, which the model's sliding attention sees"
+            raise wrong("text", f"{indices[-1] + 1} tokens", expected)
         for i, prefix in enumerate(ordered, size + len(pending)):
             self._slots[prefix] = (*self._slots.get(prefix[:-1], ()), i)
         # After the text has grown, the logits after it are computed whether asked for or not.
@@ -221,16 +239,16 @@ class CachedContinuations(Continuations):
         seen[:, len(self.text) :] = False
         for i, prefix in enumerate(ordered, len(pending)):
             seen[i, list(self._slots[prefix])] = True
-        device, dtype = self.model.model.device, self.model.model.dtype
+        device, dtype = self.model.device, self.model.dtype
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
         output = forward_logits(
-            self.model.model,
+            self.model,
             torch.tensor([*rows.values()], device=device),
             position_ids=torch.tensor([indices], device=device),
             input_ids=torch.tensor([[*pending, *(p[-1] for p in ordered)]], device=device),
             attention_mask=mask[None, None].to(device),
             cache=self._cache,
         )
-        self._logits |= dict(zip(rows, output[0, :, : self.model.token_count], strict=True))
+        self._logits |= dict(zip(rows, output[0, :, : self.token_count], strict=True))
         self._held = len(self.text)
         self._size += len(indices)

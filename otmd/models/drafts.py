@@ -19,8 +19,7 @@ from otmd.models.ngram import LONGEST, ContextNGram, NGram
 from otmd.probabilities import wrong
 
 DEFAULT_DRAFT = "skip:13,15,17"
-# The order, the file and the counts of the text itself, each of which may be left out.
-NGRAM = re.compile(r"ngram(?::(\d+)(?::(.+?))?)?(\+context)?")
+_NGRAM = re.compile(r"ngram(?::(?P<order>\d+)(?::(?P<file>.+?))?)?(?P<context>\+context)?")
 
 
 class Draft(Protocol):
@@ -142,38 +141,42 @@ def load_draft(
     ValueError
         If ``spec`` is malformed, a file is missing, or the vocabularies differ.
     """
-    check_draft(spec)
+    ngram = check_draft(spec)
     if spec.startswith("skip:"):
         return skip_layers(target, [int(index) for index in spec[5:].split(",")])
-    if match := NGRAM.fullmatch(spec):
-        order, file, learns = match.groups()
-        if file is not None:
-            text = Path(file).read_text("utf-8")
+    if ngram:
+        if ngram["file"] is not None:
+            text = Path(ngram["file"]).read_text("utf-8")
             corpus = [target.tokenizer(text, add_special_tokens=False, verbose=False).input_ids]
         if not corpus:
             raise ValueError(f"draft: {spec!r} needs text to be fitted on, as in ngram:3:FILE")
-        model = NGram.fit(corpus, target.token_count, int(order or 3))
-        return NGramDraft(model, target.tokenizer, LONGEST if learns else 0)
+        model = NGram.fit(corpus, target.token_count, int(ngram["order"] or 3))
+        return NGramDraft(model, target.tokenizer, LONGEST if ngram["context"] else 0)
     draft = load_target(spec, device or str(target.model.device), dtype)
     common_vocabulary(target, draft)
     return draft
 
 
-def check_draft(spec: str) -> None:
-    """Raise ValueError, before a model is loaded, for a malformed ``spec`` or one of a missing file."""
-    ngram = NGRAM.fullmatch(spec)
+def check_draft(spec: str) -> re.Match[str] | None:
+    """The order, file and context of an n-gram model's name, None for another draft; loads no model.
+
+    ValueError for a malformed ``spec`` or one of a missing file.
+    """
+    ngram = _NGRAM.fullmatch(spec)
     if spec.startswith("skip:"):
         if not re.fullmatch(r"skip:\d+(,\d+)*", spec):
             raise wrong("draft", repr(spec), "skip:LAYER,LAYER,…")
-    elif ngram and ngram[1] is not None and int(ngram[1]) < 1:
-        raise wrong("draft", repr(spec), "an order of 1 or more")
-    elif ngram and ngram[2] is not None and not Path(ngram[2]).is_file():
-        raise ValueError(f"draft: there is no file {ngram[2]!r} to fit an n-gram model on")
-    elif not ngram and re.match(r"ngram($|[:+])", spec):
+    elif ngram:
+        if int(ngram["order"] or 1) < 1:
+            raise wrong("draft", repr(spec), "an order of 1 or more")
+        if ngram["file"] is not None and not Path(ngram["file"]).is_file():
+            raise ValueError(f"draft: there is no file {ngram['file']!r} to fit an n-gram model on")
+    elif re.match(r"ngram[:+]", spec):
         expected = "ngram, ngram:ORDER or ngram:ORDER:FILE, and +context after any of them"
         raise wrong("draft", repr(spec), expected)
     elif spec.endswith(".gguf") and not Path(spec).is_file():
         raise ValueError(f"draft: there is no GGUF file {spec!r}")
+    return ngram
 
 
 def common_vocabulary(target: Any, draft: Any) -> tuple[int, dict[str, int]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from otmd.laws import DraftLaw, Stratified, TopK
-from otmd.models.continuations import CachedContinuations, Reader, continuations
+from otmd.models.continuations import CachedContinuations, Continuations, Reader, continuations
 from otmd.models.decoding import Decoded, decoding_steps
 from otmd.models.drafts import Draft
 from otmd.models.language_models import LanguageModel
@@ -94,9 +94,9 @@ def generate(
         raise wrong(name, "no level", "at least one")
     do_sample = generation_config.do_sample
     after = partial(_Scores, ids=input_ids, processors=logits_processor)
-    target = after(_readable("model", model), step=Processing(1.0 if do_sample else 0.0))
+    target = after(*_reads("model", model), step=Processing(1.0 if do_sample else 0.0))
     drafting = Processing(top_k=draft_top_k)
-    reader = after(_readable("draft", draft), step=drafting, vocab_size=target.vocab_size)
+    reader = after(*_reads("draft", draft), step=drafting, vocab_size=target.vocab_size)
     shape: Any = TokenTree if quotas is None else AdaptiveTree
 
     def law_of(model: Model) -> TreeLaw:
@@ -127,23 +127,24 @@ def generate(
 class _Scores(Reader):
     """A model after a text and after paths that continue it, with generate's processors before ``step``.
 
-    Logits and scores are over ``vocab_size`` tokens. Tokens that the model does not know have the logit −∞.
+    ``begin`` and ``token_count`` are those of :func:`_reads`. Logits and scores are over ``vocab_size``
+    tokens. Tokens that the model does not know have the logit −∞.
     """
 
     def __init__(
         self,
-        model: Any,
+        begin: Callable[[Prefix], Continuations],
+        token_count: int,
         ids: torch.Tensor,
         processors: Any,
         step: Processing,
         vocab_size: int | None = None,
     ) -> None:
-        self._token_count = int(getattr(model, "token_count", None) or model.vocab_size)
-        self.vocab_size = vocab_size or self._token_count
+        self._token_count = token_count
+        self.vocab_size = vocab_size or token_count
         self.ids = ids
         self.processors = processors
-        begin: Any = CachedContinuations if isinstance(model, _BareModel) else continuations
-        super().__init__(begin(model, self._known(ids[0].tolist())), step)
+        super().__init__(begin(self._known(ids[0].tolist())), step)
 
     def text(self, prefix: Prefix) -> torch.Tensor:
         """Token ids (1, T) of the text and a prefix."""
@@ -177,30 +178,26 @@ class _Scores(Reader):
         return tuple(min(token, self._token_count - 1) for token in tokens)
 
 
-class _BareModel(NamedTuple):
-    """A transformers model in the form that ``CachedContinuations`` takes, with all its logits."""
-
-    model: PreTrainedModel
-    token_count: int
-
-
 def _most_likely(draft_probs: FloatArray, num_drafts: int) -> DraftLaw:
     """The most likely tokens, at most as many as have mass."""
     return TopK(draft_probs, min(num_drafts, int(np.count_nonzero(draft_probs))))
 
 
-def _readable(name: str, given: Draft | PreTrainedModel | None) -> Draft | _BareModel:
-    """A model that reads trees; ValueError for one whose attention would not be that of its paths."""
+def _reads(name: str, given: Draft | PreTrainedModel | None) -> tuple[Callable[[Prefix], Continuations], int]:
+    """From a text to a model's continuations of it, and the number of tokens that the model knows.
+
+    ValueError for a model whose attention would not be that of a tree's paths.
+    """
     if given is None:
         expected = "draft=…: generate keeps assistant_model from a custom_generate that is a callable"
         raise wrong(name, None, expected)
-    if not isinstance(given, PreTrainedModel | LanguageModel):
-        if not hasattr(given, "logits"):
-            raise wrong_type(name, given, "a model of transformers, or of otmd.models.load_draft")
-        return given
-    model = given.model if isinstance(given, LanguageModel) else given
-    check_model(name, model)
+    if isinstance(given, PreTrainedModel):
+        check_model(name, given)
+        count = int(cast(Any, given.get_output_embeddings()).weight.shape[0])
+        return partial(CachedContinuations, given, count), count
+    if not hasattr(given, "logits"):
+        raise wrong_type(name, given, "a model of transformers, or of otmd.models.load_draft")
     if isinstance(given, LanguageModel):
-        return given
-    head = cast(Any, model.get_output_embeddings())
-    return _BareModel(model, int(head.weight.shape[0]))
+        check_model(name, given.model)
+        return partial(continuations, given), given.token_count
+    return partial(continuations, given), given.vocab_size

@@ -72,21 +72,20 @@ class LanguageModel:
         )
 
     def logits(self, token_ids: Sequence[int] | np.ndarray, rows: Sequence[int] | None = None) -> np.ndarray:
-        """Raw logits (T, V) or (B, T, V), float32, of the next token after each prefix of ``token_ids``.
+        """Raw logits (T, V), float32, of the next token after each prefix of ``token_ids`` (T,).
 
-        These are (T,) or (B, T), in [0, ``vocab_size``), at least one, else ValueError. With ``rows``, only
-        these rows are computed: row t is for the token after ``token_ids[: t + 1]``.
+        These are in [0, ``vocab_size``), at least one, else ValueError. With ``rows``, only these rows are
+        computed: row t is for the token after ``token_ids[: t + 1]``.
         """
         ids = np.asarray(token_ids)
-        if ids.ndim not in (1, 2) or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
-            raise wrong("token_ids", f"{ids.dtype} of shape {ids.shape}", "integers (T,) or (B, T)")
+        if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise wrong("token_ids", f"{ids.dtype} of shape {ids.shape}", "integers (T,)")
         if ids.min() < 0 or ids.max() >= self.vocab_size:
             ends = f"ids from {ids.min()} to {ids.max()}"
             raise wrong("token_ids", ends, f"ids in [0, {self.vocab_size})")
-        keep = torch.arange(ids.shape[-1]) if rows is None else torch.as_tensor(list(rows))
-        inputs = torch.as_tensor(np.atleast_2d(ids), dtype=torch.long, device=self.model.device)
-        logits = forward_logits(self.model, keep.to(inputs.device), input_ids=inputs)
-        return logits if ids.ndim == 2 else logits[0]
+        keep = torch.arange(ids.size) if rows is None else torch.as_tensor(list(rows))
+        inputs = torch.as_tensor(ids[None], dtype=torch.long, device=self.model.device)
+        return forward_logits(self.model, keep.to(inputs.device), input_ids=inputs)[0]
 
     def logits_after(self, prefixes: Sequence[Sequence[int]]) -> np.ndarray:
         """Raw logits (len(prefixes), V) of the next token after each prefix, float32.
@@ -243,11 +242,10 @@ def load_target(
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        kind = torch.device(device).type
-    except RuntimeError as error:
-        raise wrong("device", repr(device), "one of torch's, such as 'cpu'") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise wrong("device", repr(device), "another: torch sees no CUDA device here")
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = one_line(str(error).partition("\n")[0])
+        raise wrong("device", repr(device), f"one that torch has here, such as 'cpu' ({reason})") from error
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     type_ = getattr(torch, dtype, None)
     if dtype != "auto" and not (isinstance(type_, torch.dtype) and type_.is_floating_point):

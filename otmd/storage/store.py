@@ -112,15 +112,6 @@ class Store(Generic[Part]):
         except (FileNotFoundError, ValueError):
             return None
 
-    def whole_parts(self) -> Iterator[tuple[str, Part]]:
-        """Read the parts one after another, and remove the torn ones. The caller holds the store."""
-        for name in self.names():
-            part = self.read(name)
-            if part is None:
-                self.path(name).unlink()
-            else:
-                yield name, part
-
     def write(self, name: str, data: bytes) -> None:
         """Store a part. The caller holds the store."""
         files.write_atomically(self.path(name), data)

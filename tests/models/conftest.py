@@ -49,6 +49,22 @@ def make_tiny(layers=5):
     return LanguageModel(make_llama(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test")
 
 
+def make_sliding(window):
+    """A model whose layers see the last tokens alone, so many as the window."""
+    import torch
+    from transformers import MistralConfig, MistralForCausalLM
+
+    from otmd.models import LanguageModel
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=62, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=window, initializer_range=0.3,
+        bos_token_id=None, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    return LanguageModel(MistralForCausalLM(config).eval(), make_tokenizer(), "sliding", "random")
+
+
 def make_pair():
     from otmd.models import load_draft
 

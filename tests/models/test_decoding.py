@@ -3,12 +3,11 @@ from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
 import otmd
-from models.conftest import make_ngram, make_tiny
+from models.conftest import make_ngram, make_sliding, make_tiny
 from otmd.models import LanguageModel, NGramDraft, Speculation, decode
-from otmd.models.continuations import CachedContinuations, Recomputed, branches
+from otmd.models.continuations import CachedContinuations, Recomputed, branches, continuations
 from otmd.models.drafts import skip_layers
 from otmd.trees import (
     AdaptiveTree,
@@ -49,15 +48,17 @@ def ngram(tiny: LanguageModel) -> NGramDraft:
     return make_ngram(tiny)
 
 
-def test_a_tree_in_one_call_is_its_paths_one_by_one(tiny: LanguageModel) -> None:
+# The longest path of the test has 17 tokens, and the cache holds more, those of a tree.
+@pytest.mark.parametrize("model", [make_tiny(layers=2), make_sliding(17)], ids=lambda model: model.name)
+def test_a_tree_in_one_call_is_its_paths_one_by_one(model: LanguageModel) -> None:
     """For whole trees, for prefixes one after another, and after a path was accepted."""
-    cached = CachedContinuations(tiny, PROMPT)
+    cached = continuations(model, PROMPT)
     tree = [(), (7,), (8,), (7, 9), (7, 10), (8, 9), (7, 9, 11)]
     texts = [(7, 9, 11, 2), (8, 5), (9,), (7, 9, 3), (20, 21, 22)]
     for number, emitted in enumerate(texts):
         asked = [[prefix] for prefix in tree] if number == 1 else [tree]
         found = [row for some in asked for row in cached.logits(some)]
-        afresh = Recomputed(tiny, cached.text).logits(tree)
+        afresh = Recomputed(model, cached.text).logits(tree)
         for one, other in zip(found, afresh, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
         cached.extend(emitted)
@@ -87,7 +88,7 @@ def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatc
 
     monkeypatch.setattr(tiny.model, "forward", counted)
     monkeypatch.setattr("otmd.models.language_models.inspect.signature", lambda _: takes)
-    cached = CachedContinuations(tiny, PROMPT)
+    cached = continuations(tiny, PROMPT)
     cached.logits([(7, 9), (8,)])
     cached.extend((7, 9, 4))
     cached.logits([()])
@@ -115,29 +116,17 @@ def test_greedy_texts_are_the_targets_own(
     assert sum(count for count, _ in found.steps) == len(wanted)
 
 
-def p_value(tiny: LanguageModel, speculation: Speculation, runs: int) -> float:
-    """The p-value of a χ² test of the first two tokens against the target's law."""
-    processing = otmd.Processing(0.6)
-    rng, counts = np.random.default_rng(5), np.zeros((62, 62))
-    for _ in range(runs):
-        tokens = decode(tiny, PROMPT, 2, speculation, processing, rng=rng).tokens
-        counts[tokens[0], tokens[-1] if len(tokens) > 1 else 0] += 1
-    second = processing(tiny.logits([[*PROMPT, token] for token in range(62)])[:, -1])
-    wanted = processing(tiny.logits(PROMPT)[-1])[:, None] * second
-    for token in tiny.stop_tokens:
-        # A text that ends has no second token.
-        wanted[token, 0], wanted[token, 1:] = wanted[token].sum(), 0.0
-    # Outcomes that are expected less than 5 times are put together.
-    rare = runs * wanted < 5.0
-    pooled = (np.append(law[~rare], law[rare].sum()) for law in (counts, runs * wanted))
-    return float(chisquare(*pooled).pvalue)
+def verdict(tiny: LanguageModel, speculation: Speculation) -> str:
+    """The audit's verdict on texts of a speculation. A sound one fails it with probability 1e-3."""
+    rng = np.random.default_rng(5)
+    texts = (decode(tiny, PROMPT, 12, speculation, otmd.Processing(0.6), rng=rng) for _ in range(60))
+    rows = [{"prompt_tokens": PROMPT, "output_tokens": text.tokens} for text in texts]
+    return otmd.audit.texts(rows, tiny.logits_after, temperature=0.6, bias=0.15).outcome
 
 
 @pytest.mark.slow
 def test_texts_follow_the_target(tiny: LanguageModel, ngram: NGramDraft) -> None:
-    """The test has a false-alarm rate of 1 in 1,000; the seed is fixed."""
-    law, rule = SPECULATIONS["SpecHub"]
-    assert p_value(tiny, Speculation(ngram, law, rule), 400) > 1e-3
+    assert verdict(tiny, Speculation(ngram, *SPECULATIONS["SpecHub"])) == "PASS"
 
 
 @pytest.mark.slow
@@ -154,7 +143,7 @@ def test_a_draft_that_is_not_what_was_drawn_from_is_noticed(tiny: LanguageModel,
             return said
 
     law, rule = lambda q: Sharpened(q, (3, 2)), TokenLevel(otmd.RecursiveRejection())
-    assert p_value(tiny, Speculation(ngram, law, rule), 400) < 1e-6
+    assert verdict(tiny, Speculation(ngram, law, rule)) == "FAULTY"
 
 
 def test_what_a_text_took(tiny: LanguageModel, draft: LanguageModel) -> None:
@@ -184,7 +173,7 @@ def test_the_draft_reads_a_level_in_one_call(
     text = decode(tiny, PROMPT, 1, Speculation(draft, law, rule), rng=np.random.default_rng(0))
     models = [call.args[0].model for call in spy.call_args_list]
     # The root's distributions are part of reading the prompt.
-    assert models == [tiny, draft, *[draft] * (calls - 1), tiny]
+    assert models == [m.model for m in (tiny, draft, *[draft] * (calls - 1), tiny)]
     assert text.steps == [(1, {"tree": 9, "adaptive": 8}[name])]
 
 

@@ -3,10 +3,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
+from transformers import GenerationConfig, MambaConfig, MambaForCausalLM
 
 import otmd
-from models.conftest import WORDS, make_llama, make_tokenizer
+from models.conftest import WORDS, make_llama, make_sliding, make_tokenizer
 from otmd.models import (
     LanguageModel,
     NGram,
@@ -93,14 +93,6 @@ def other(vocab_size=62, words=WORDS):
     return LanguageModel(make_llama(vocab_size), make_tokenizer(words), "other", "random")
 
 
-def sliding():
-    config = MistralConfig(
-        vocab_size=62, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, sliding_window=4, bos_token_id=None, eos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
-    return MistralForCausalLM(config).eval()
-
-
 def in_double(m):
     m.tiny.model.to(torch.float64)
     pack_weights(m.tiny)
@@ -112,6 +104,11 @@ def loaded(**options):
 
 def drafted(spec, **options):
     return lambda m: load_draft(spec, m.tiny, **options)
+
+
+def recurrent():
+    model = MambaForCausalLM(MambaConfig(vocab_size=62, hidden_size=32, num_hidden_layers=1))
+    return LanguageModel(model, make_tokenizer(), "recurrent", "random")
 
 
 SWAPPED = [WORDS[1], WORDS[0], *WORDS[2:]]
@@ -167,10 +164,10 @@ REFUSED = {
     ],
     "models": [
         *((lambda m, ids=ids: m.tiny.logits(ids), ValueError, "token_ids: got")
-          for ids in ([], [[]], [1.5], [62], [-1], [[[1]]])),
+          for ids in ([], [[]], [1.5], [62], [-1], [[1]])),
         (lambda m: LanguageModel(make_llama().model, make_tokenizer(), "a", "b"), ValueError, "no output"),
         *((loaded(dtype=dtype), ValueError, f"dtype: got {dtype!r}") for dtype in ("float7", "int3")),
-        (loaded(device="abacus"), ValueError, "device: got 'abacus'"),
+        *((loaded(device=d), ValueError, f"device: got {d!r}, expected") for d in ("abacus", "cuda:99")),
         (loaded(revision="main"), ValueError, "revision: got .*names on the hub"),
         (in_double, ValueError, "expected float32 or bfloat16"),
         *((lambda m, layers=layers: skip_layers(m.tiny, layers), ValueError, "layers: got")
@@ -188,6 +185,8 @@ REFUSED = {
     "decoding": [
         (lambda m: decode(m.tiny, [], 5, rng=0), ValueError, "prompt: got no tokens"),
         (lambda m: decode(m.tiny, [3], 0, rng=0), ValueError, "max_new_tokens: got 0"),
+        (lambda m: decode(make_sliding(4), [3, 4], 5, rng=0), ValueError, "text: got 5 tokens, .*at most 4"),
+        (lambda m: decode(recurrent(), [3], 2, rng=0), ValueError, "model: got cache layers LinearAttention"),
         (
             lambda m: decode(
                 m.tiny, [3], 5,
@@ -203,8 +202,8 @@ REFUSED = {
         (generated(num_beams=2), ValueError, "input_ids: got 2 texts or beams"),
         (generated(draft=None), ValueError, "draft: got None"),
         (generated(draft="ngram"), TypeError, "draft: got str"),
-        (generated(draft=sliding()), ValueError, r"draft: got cache layers .*Sliding.* full attention"),
-        (generated(model=sliding()), ValueError, "model: got cache layers"),
+        (generated(draft=make_sliding(4).model), ValueError, "draft: got cache .*Sliding.* full attention"),
+        (generated(model=make_sliding(4).model), ValueError, "model: got cache layers"),
         (generated(attention_mask=torch.tensor([[0, 1, 1, 1]])), ValueError, "attention_mask: got masked"),
         (generated(position_ids=torch.tensor([[1, 2, 3, 4]])), ValueError, "position_ids: got others"),
         (generated(guidance_scale=1.5), ValueError, "logits_processor: got UnbatchedClassifierFree"),
@@ -221,7 +220,7 @@ REFUSED = {
     "custom_generate": [
         (copied(assistant_model=None), TypeError, "assistant_model: got NoneType"),
         (copied("ngram"), TypeError, "assistant_model: got str"),
-        (copied(sliding()), ValueError, "assistant_model: got cache layers"),
+        (copied(make_sliding(4).model), ValueError, "assistant_model: got cache layers"),
         (copied(without_numbers()), ValueError, "assistant_model: got scores that are NaN"),
         (copied(inputs=IDS.repeat(2, 1)), ValueError, "input_ids: got 2 texts"),
         (copied(assistant_tokenizer="other"), ValueError, "assistant_tokenizer: got other"),

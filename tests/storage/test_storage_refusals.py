@@ -7,9 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save
 
 from otmd.storage import arrays
-from otmd.storage.arrays import read_npy, read_npz
+from otmd.storage.arrays import read_npy, read_npz, read_safetensors
 from otmd.storage.files import DatasetError
 from otmd.storage.parquet import read_parquet
 
@@ -60,6 +61,8 @@ ARRAYS = [
 ]
 ARCHIVE = npz(npy("'<f8'", "(1,)", np.random.default_rng(0).bytes(8)))
 TEXTS = parquet({"c": ["x"]})
+TENSORS = save({"a": np.zeros(4), "b": np.zeros((1,) * 5)})
+TWICE = save({"a": np.zeros(4), "b": np.zeros(4)}).replace(b'"b"', b'"a"')
 NO_UTF8 = {b"key": b"\xff\xfe"}
 REFUSED = [
     *((read_npy, content, message) for content, message in ARRAYS),
@@ -69,6 +72,10 @@ REFUSED = [
       for at, value in ((6, 200), (8, 1), (8, 32), (10, 99))),
     (read_npz, ARCHIVE[:40] + b"\xff" * 20 + ARCHIVE[60:], "torn"),
     (read_npz, npz(npy("'<f8'", f"({1 << 18},)", bytes(1 << 21))), "bytes more than the file"),
+    *((read_safetensors, content, "torn, or no safetensors file")
+      for content in (b"", TENSORS[:40], TENSORS[:-1], TENSORS + b"x", TWICE)),
+    (read_safetensors, TENSORS, "a: b: got type F64 with 5 axes, expected"),
+    (read_safetensors, save({"a": np.zeros(2, bool)}), "got type BOOL with 1 axes"),
     (read_parquet, parquet({"a": [1]}, NO_UTF8), "a: .*metadata that are no UTF-8"),
     (read_parquet, parquet(pa.table({"a": [1]}, pa.schema([pa.field("a", pa.int64(), metadata=NO_UTF8)]))),
      "a: .*metadata that are no UTF-8"),
@@ -82,7 +89,7 @@ def test_refused(tmp_path, monkeypatch, read, content, message):
     with pytest.raises(ValueError, match=message) as caught:
         read(tmp_path / "a")
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, DatasetError) == (read in (read_npy, read_npz))
+    assert isinstance(caught.value, DatasetError) == (read in (read_npy, read_npz, read_safetensors))
 
 
 def test_the_sound_twins_of_crafted_files_are_read(tmp_path):
