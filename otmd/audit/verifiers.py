@@ -17,7 +17,7 @@ from otmd.audit import statistics
 from otmd.audit.statistics import CAUTIONS, NUMBERS_OF_CELLS, STAKES, CellBets, EventBets
 from otmd.laws import DraftLaw, Table
 from otmd.laws.base import RngLike, validate_one_position, validate_rng, validate_target
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.optimum import optimal_acceptance
 from otmd.optimum.bounds import draft_probability_bound
 from otmd.probabilities import (
@@ -162,9 +162,7 @@ def is_accepted(draft_tokens: IntArray, output_tokens: IntArray) -> BoolArray:
 
 def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    random = law.position_structure.random
-    # A table without q has no order of tokens that the cut is a prefix of.
-    needs_flow = isinstance(random, Table) and random.probs is None
+    needs_flow = isinstance(law.position_structure.random, Table)
     if not needs_flow or law.position_structure.num_tuples <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.laws.base import DraftLaw
-from otmd.laws.structure import Slots
+from otmd.laws.slots import Slots
 from otmd.probabilities import FloatArray, IntArray, validate_positive, validate_shares
 
 # Weights are divided by a larger one before they get smaller than this multiple of it.
@@ -67,10 +67,9 @@ class Stratified(DraftLaw):
         Tokens without mass are in the last stratum, and are never drawn.
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
-        for index in np.ndindex(self.batch_shape):
-            slots = self[index].position_structure.slots
-            assert slots is not None
-            strata[index] = slots.number
+        for index, structure in self._structures(self.batch_shape):
+            assert structure.slots is not None
+            strata[(*index, slice(None))] = structure.slots.number
         return strata
 
     def structure(self, q: FloatArray) -> Slots:

@@ -15,6 +15,8 @@ from otmd.curve._kernels import sum_where
 from otmd.curve.blocks import SLACK, BlockedCurve
 from otmd.kernel import in_threads
 from otmd.laws.base import takes_law, validate_target
+from otmd.laws.distinct import Distinct
+from otmd.laws.drafts import Drafts
 from otmd.laws.race.containment import RaceCurve
 from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
@@ -138,7 +140,7 @@ def _prefix_cuts(
     def cut(p: FloatArray, position: laws.DraftLaw) -> tuple[float, float]:
         race = position.position_structure.race
         assert race is not None
-        (smallest,) = RaceCurve(p, race.arrivals, [race.num_drafts]).smallest_cuts()
+        (smallest,) = RaceCurve(p, race.arrivals).smallest_cuts()
         return smallest.value, smallest.end
 
     return pairs_by_position(target, law, cut)
@@ -192,9 +194,7 @@ def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, fl
     return subset, value
 
 
-def random_cut(
-    target: FloatArray, random: laws.Slots | laws.Race | laws.Table | None
-) -> tuple[BoolArray, float] | None:
+def random_cut(target: FloatArray, random: Drafts | None) -> tuple[BoolArray, float] | None:
     """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""
     match random:
         case None:
@@ -206,7 +206,7 @@ def random_cut(
             curve = RatioCurve.unchecked(target, random.probs)
             values, ends = curve.cuts([random.num_drafts])
             return curve.subsets_below(ends)[0], float(values[0])
-        case laws.Slots(disjoint=True) if random.num_drafts == random.copies.size:
+        case laws.Slots(is_strata=True):
             cut = stratified_cut(target, random)
             subset = np.zeros(target.size, dtype=bool)
             below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
@@ -215,10 +215,10 @@ def random_cut(
         case laws.Slots():
             return independent_cut(target, random)
         case laws.Race():
-            (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
+            (cut,) = RaceCurve(target, random.arrivals).smallest_cuts()
             curve = RatioCurve.unchecked(target, random.probs)
             return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case laws.Table(probs=q) if q is not None:
+        case Distinct(probs=q):
             order = RatioCurve.unchecked(target, q).order
             return best_prefix(target, order, random.prefix_containment(order))
     return None

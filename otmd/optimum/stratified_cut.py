@@ -18,7 +18,7 @@ import numpy as np
 from otmd.curve._kernels import fill_ratios
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.kernel import kernel
-from otmd.laws.structure import Slots
+from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The largest finite t; inf is kept for tokens that are never taken.

@@ -25,13 +25,13 @@ _NODES_AT_ONCE = 128
 class RaceInclusion:
     """An exponential race, prepared for the first m arrivals, for every m up to n ≥ 2.
 
-    More than n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q.
+    More than n tokens of the draft distribution (V,) have mass.
     """
 
-    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
-        latest = quadrature.latest_win(draft, num_drafts, unit)
+    def __init__(self, draft: FloatArray, num_drafts: int) -> None:
+        latest = quadrature.latest_win(draft, num_drafts, quadrature.RATE_UNIT)
         step = quadrature.quadrature_step(num_drafts)
-        self._small = unit * draft
+        self._small = quadrature.RATE_UNIT * draft
         np.minimum(self._small, _FASTEST / latest, out=self._small)
         first = np.log(_EARLIEST) - np.log(latest) - np.log(self._small.sum())
         self._parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)

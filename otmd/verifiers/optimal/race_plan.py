@@ -102,7 +102,7 @@ def plan_without_replacement(target: FloatArray, race: Race, tol: float) -> choi
     if draft.max() > fastest:
         draft = np.minimum(draft, fastest)
         draft /= draft.sum()
-    blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
+    blocked = RaceCurve(target, ExponentialRace(draft, num_drafts))
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
     curve = race_nodes.cut_curve(blocked, cut.size)
