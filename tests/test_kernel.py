@@ -200,9 +200,9 @@ def test_an_interrupt_while_results_are_boxed_is_an_interrupt(double, monkeypatc
 BITS = """
 import sys, numpy as np
 from otmd.laws.race.containment import power_sums
-rates, weights = np.random.default_rng(0).random((2, 5000)) / 20
-print([x.hex() for w in (None, weights)[:int(sys.argv[1])] for x in power_sums(rates, w, 12)][-12:])
-print([x.hex() for x in power_sums(rates, weights, 12)])
+rates = np.random.default_rng(0).random(5000) / 20
+print(*[x.hex() for _ in range(int(sys.argv[1])) for x in power_sums(rates, 12)])
+print([x.hex() for x in power_sums(rates, 12)])
 """
 
 

@@ -137,13 +137,14 @@ def _prefix_cuts(
         values, ends = RatioCurve.unchecked(target, drawn.probs).cuts([law.num_drafts])
         return values[..., 0], ends[..., 0]
 
-    def cut(p: FloatArray, position: laws.DraftLaw) -> tuple[float, float]:
-        race = position.position_structure.race
-        assert race is not None
-        (smallest,) = RaceCurve(p, race.arrivals).smallest_cuts()
-        return smallest.value, smallest.end
+    return pairs_by_position(target, law, lambda p, position: _race_cut(p, position.position_structure.race))
 
-    return pairs_by_position(target, law, cut)
+
+def _race_cut(target: FloatArray, race: laws.Race | None) -> tuple[float, float]:
+    """p(H) − g(H) of the best cut, and the ratio p/q below which its tokens lie."""
+    assert race is not None
+    (cut,) = RaceCurve(target, race.arrivals).smallest_cuts()
+    return cut.value, cut.end
 
 
 def positions(
@@ -215,9 +216,8 @@ def random_cut(target: FloatArray, random: Drafts | None) -> tuple[BoolArray, fl
         case laws.Slots():
             return independent_cut(target, random)
         case laws.Race():
-            (cut,) = RaceCurve(target, random.arrivals).smallest_cuts()
-            curve = RatioCurve.unchecked(target, random.probs)
-            return curve.subsets_below(np.array([cut.end]))[0], cut.value
+            value, end = _race_cut(target, random)
+            return RatioCurve.unchecked(target, random.probs).subsets_below(np.array([end]))[0], value
         case Distinct(probs=q):
             order = RatioCurve.unchecked(target, q).order
             return best_prefix(target, order, random.prefix_containment(order))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, ratios_of, sum_where
+from otmd.curve._kernels import AT_A_TIME, copy_numbers, ratios_of, sum_where
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.laws.race.quadrature import HEAVY, POWERS, RATE_UNIT, growth_series, latest_win, win_times
@@ -325,21 +325,20 @@ def count_one_more(counts, absent, present, first=None):
 
 
 @kernel()
-def power_sums(rates, weights, most):
-    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0; w is 1 if ``weights`` is None."""
+def power_sums(rates, most):
+    """Σ q^r for r = 1 … most − 1, and 0 for r = 0."""
     sums = np.zeros(most)
     power = np.empty(AT_A_TIME)
     for start in range(0, rates.size, AT_A_TIME):
         rate_part = rates[start : start + AT_A_TIME]
-        for y in range(rate_part.size):
-            power[y] = rate_part[y] if weights is None else rate_part[y] * weights[start + y]
-        add_powers(rate_part, power[: rate_part.size], sums)
+        copy_numbers(rate_part, power)
+        _add_powers(rate_part, power, sums)
     return sums
 
 
 @kernel(fastmath=REASSOCIATE)
-def add_powers(rates, power, sums):
-    """sums[r] += Σ power·q^{r−1} from r = 1; powers of q below 1e-20 are left out. Overwrites ``power``."""
+def _add_powers(rates, power, sums):
+    """sums[r] += Σ q^r from r = 1; powers of q below 1e-20 are left out. Overwrites ``power``, which is q."""
     largest = 0.0
     for y in range(rates.size):
         largest = rates[y] if rates[y] > largest else largest

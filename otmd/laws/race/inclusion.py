@@ -41,7 +41,7 @@ class RaceInclusion:
         fast = self._small[self._heavy]
         self._small[self._heavy] = 0.0
         # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
-        moments = power_sums(self._small, None, quadrature.POWERS)
+        moments = power_sums(self._small, quadrature.POWERS)
         powers = self._parts ** np.arange(quadrature.POWERS)[:, None]
         logs = [
             (quadrature.growth_series(m, quadrature.POWERS) * moments) @ powers
@@ -53,7 +53,7 @@ class RaceInclusion:
         absent, present = np.exp(-growth), -np.expm1(-growth)
         first = first_nodes(moments[1] * self._parts + present.sum(axis=0), num_drafts)
         missed = np.zeros((num_drafts, fast.size))
-        add_heavy(absent, present, first, self._weights, counts, missed)
+        _add_heavy(absent, present, first, self._weights, counts, missed)
         self._at_most = counts.cumsum(axis=0)
         self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
 
@@ -75,7 +75,7 @@ class RaceInclusion:
 
 
 @kernel(fastmath=REASSOCIATE)
-def add_heavy(absent, present, first, weights, counts, missed):
+def _add_heavy(absent, present, first, weights, counts, missed):
     """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived), k < n, for each heavy token i.
 
     ``absent`` and ``present`` (M, T) are the probability a_i that heavy token i has not arrived, and 1 − a_i.

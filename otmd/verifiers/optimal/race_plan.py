@@ -142,9 +142,9 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         return None
     tail_rates = rates[tokens]
     tail_target = position.target[tokens]
-    inert = power_sums(rates[light & ~able], None, POWERS)
+    inert = power_sums(rates[light & ~able], POWERS)
     race = position.race(rates[heavy], inner)
-    drafted = race.drafted_probs(inert + power_sums(tail_rates, None, POWERS))
+    drafted = race.drafted_probs(inert + power_sums(tail_rates, POWERS))
     with np.errstate(over="ignore"):
         ratio = tail_target / tail_rates * unit
     largest = float(tail_rates.max(initial=0.0)) / unit
