@@ -10,7 +10,7 @@ import numpy as np
 
 from otmd.laws.drafts import Drafts
 from otmd.laws.race.containment import ExponentialRace, add_tokens
-from otmd.laws.race.inclusion import RaceInclusion
+from otmd.laws.race.inclusion import race_inclusion
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -101,7 +101,7 @@ class Race(Distinct):
     def inclusion_probs(self) -> FloatArray:
         if np.count_nonzero(self.probs) <= self.num_drafts:
             return (self.probs > 0).astype(np.float64)
-        return RaceInclusion(self.probs, self.num_drafts).probs(self.num_drafts)
+        return race_inclusion(self.probs, self.num_drafts)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         race, size = self.arrivals, order.size
