@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from otmd import laws
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
-from otmd.curve.blocks import SLACK, BlockedCurve
+from otmd.curve.blocks import SLACK
 from otmd.kernel import in_threads
 from otmd.laws.base import takes_law, validate_target
 from otmd.laws.distinct import Distinct
@@ -208,11 +208,7 @@ def random_cut(target: FloatArray, random: Drafts | None) -> tuple[BoolArray, fl
             values, ends = curve.cuts([random.num_drafts])
             return curve.subsets_below(ends)[0], float(values[0])
         case laws.Slots(is_strata=True):
-            cut = stratified_cut(target, random)
-            subset = np.zeros(target.size, dtype=bool)
-            below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
-            subset[random.tokens] = np.concatenate(list(below))
-            return subset, cut.value
+            return stratified_cut(target, random)
         case laws.Slots():
             return independent_cut(target, random)
         case laws.Race():
