@@ -18,7 +18,7 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 class Distinct(Drafts):
     """Distinct drafts of tokens with mass, ``num_drafts`` or more of which there are in q, ``probs`` (V,).
 
-    For every p some optimal cut is a prefix of the tokens by p/q.
+    Their containment is q-convex: for every p some optimal cut is a prefix of the tokens by p/q.
     """
 
     probs: FloatArray
