@@ -5,13 +5,12 @@ All other modules work on float64 arrays of shape (…, V) that :func:`validate_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -184,6 +183,9 @@ def sum_tolerance(dtype: Any) -> float:
 
 def as_real_array(name: str, value: ArrayLike) -> NDArray:
     """Return ``value`` as an array of real numbers over a vocabulary; errors are under that name."""
+    if isinstance(value, np.ma.MaskedArray):
+        # NumPy would read the numbers under the mask.
+        raise wrong_type(name, value, "an array without a mask, such as its .filled(0)")
     try:
         array = np.asarray(from_tensor(value))
     except ValueError as reason:
@@ -221,26 +223,6 @@ def in_float64(array: NDArray) -> FloatArray:
     """The same numbers in float64. Those beyond it become infinite; callers refuse both infinity and NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
-
-
-@dataclass(eq=False)
-class Rows:
-    """Distributions ``values`` (R, V), and which of them each of B positions has, ``row`` (B,)."""
-
-    values: FloatArray
-    row: IntArray
-
-    @classmethod
-    def of(cls, values: FloatArray, batch: tuple[int, ...] = ()) -> Self:
-        """Broadcast the leading axes of ``values`` (…, V) to ``batch``, and flatten both."""
-        leading = values.shape[:-1]
-        row = np.arange(math.prod(leading))
-        if row.size != math.prod(batch):
-            row = np.broadcast_to(row.reshape(leading), batch).ravel()
-        return cls(values.reshape(-1, values.shape[-1]), row)
-
-    def __getitem__(self, positions: slice) -> Rows:
-        return Rows(self.values, self.row[positions])
 
 
 def accumulated(mass: FloatArray) -> FloatArray:
@@ -515,21 +497,3 @@ _STEPS: dict[str, Callable[[FloatArray, Any], None]] = {
     "top_p": _keep_top_p,
     "min_p": _keep_min_p,
 }
-
-
-def validate_positive(name: str, value: object) -> float:
-    """Return a positive finite number; TypeError for what is no number, else ValueError."""
-    number = validate_real(name, value)
-    if 0.0 < number < np.inf:
-        return number
-    raise wrong(name, repr(value), "a positive number")
-
-
-def validate_shares(shares: ArrayLike, num_drafts: int) -> FloatArray:
-    """Return the shares (n,), or raise ValueError unless they are n positive numbers."""
-    weights = in_float64(as_real_array("shares", shares))
-    if weights.shape == (num_drafts,) and (np.isfinite(weights) & (weights > 0)).all():
-        # Huge ones are scaled down, so that their sum is finite, and all stay positive.
-        scaled = weights / max(1.0, float(weights.max()) / 1e300)
-        return np.maximum(scaled, np.finfo(np.float64).smallest_subnormal)
-    raise wrong("shares", weights.tolist(), f"{num_drafts} positive numbers, one a draft")

@@ -16,10 +16,7 @@ from conformance import VARIANTS
 
 import otmd
 import otmd.kernel
-from otmd.curve import _kernels
-from otmd.curve.blocks import fill_groups
 from otmd.kernel import every_kernel_compiled, in_threads, input_size, kernel
-from otmd.probabilities import _sum_rows
 from otmd.verifiers import verifiers_serving
 
 _LIMIT = 32
@@ -136,27 +133,6 @@ def test_a_plain_run_that_raises_leaves_no_trace(double):
     assert ran == ["compiled"]
 
 
-def test_plain_and_compiled_kernels_agree():
-    p, q = np.random.default_rng(0).dirichlet(np.ones(60), 2)
-    q[:3], p[3:5] = 0.0, 0.0
-    rows, row = np.stack([p, -q]), np.zeros(1, np.int64)
-    for function, inputs, shapes in (
-        (_kernels.hockey_stick, (p, q, 0.8), ()),
-        (_kernels.k_sequential_scale, (p, q, 3), ()),
-        (_kernels.fill_chains, (p[None], row, q[None], row), ((1, 4), (1, 4))),
-        (_kernels.fill_ratios, (p, q), (60,)),
-        (fill_groups, (p, q), (60, 60)),
-        (_sum_rows, (rows,), (2, (2, 60))),
-    ):
-        filled = [[np.zeros(shape) for shape in shapes] for _ in range(2)]
-        found = function._run_plain((*inputs, *filled[0]))
-        with every_kernel_compiled():
-            again = function(*inputs, *filled[1])
-        filled = [[*filled[0], *np.ravel(found or 0.0)], [*filled[1], *np.ravel(again or 0.0)]]
-        for one, other in zip(*filled, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=str(function))
-
-
 def test_waiting_is_explained_once(monkeypatch, capsys):
     monkeypatch.setattr(otmd.kernel, "_told", threading.Event())
     monkeypatch.setattr(otmd.kernel, "_PATIENCE", 0.0)
@@ -193,9 +169,9 @@ def test_an_interrupt_in_a_kernel_is_an_interrupt(alarm):
     law = otmd.WithReplacement(draft, 4)
     otmd.optimal_acceptance(target, law)
     for seconds in np.linspace(1e-3, 1e-2, 40):
-        alarm(float(seconds))
+        # The alarm is set inside: on a busy machine it may ring before the next line.
         with pytest.raises(KeyboardInterrupt):
-            _ = [otmd.optimal_acceptance(target, law) for _ in range(10_000)]
+            _ = alarm(float(seconds)), [otmd.optimal_acceptance(target, law) for _ in range(10_000)]
 
 
 def test_an_interrupt_while_results_are_boxed_is_an_interrupt(double, monkeypatch):
@@ -215,9 +191,9 @@ def test_an_interrupt_while_results_are_boxed_is_an_interrupt(double, monkeypatc
 BITS = """
 import sys, numpy as np
 from otmd.laws.race.containment import power_sums
-rates, weights = np.random.default_rng(0).random((2, 5000)) / 20
-print([x.hex() for w in (None, weights)[:int(sys.argv[1])] for x in power_sums(rates, w, 12)][-12:])
-print([x.hex() for x in power_sums(rates, weights, 12)])
+rates = np.random.default_rng(0).random(5000) / 20
+print(*[x.hex() for _ in range(int(sys.argv[1])) for x in power_sums(rates, 12)])
+print([x.hex() for x in power_sums(rates, 12)])
 """
 
 

@@ -65,6 +65,7 @@ def test_layouts_and_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch
     ("make", "message"),
     [
         (lambda torch: np.array([0.5, 0.5], object), "^p: got dtype object, expected real numbers"),
+        (lambda torch: np.ma.masked_less([0.5, 0.5], 0.1), r"^p: got MaskedArray, expected .*\.filled"),
         (lambda torch: [Fraction(1)], "^p: got list, expected .*otmd.exact takes fractions$"),
         (lambda torch: torch.tensor([1.0]).to_sparse(), "^p: got Tensor, expected .* dense array"),
         (lambda torch: torch.ones(1, device="meta"), "^p: got Tensor, expected .* dense array"),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 import otmd
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.probabilities import FloatArray
 from otmd.verifiers import PreparedVerifier
 

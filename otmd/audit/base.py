@@ -106,9 +106,7 @@ def derived_rng(rng: RngLike, audit: str) -> np.random.Generator:
 
 def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    random = law.position_structure.random
-    # A table without q has no order of tokens that the cut is a prefix of.
-    needs_flow = isinstance(random, Table) and random.probs is None
+    needs_flow = isinstance(law.position_structure.random, Table)
     if not needs_flow or law.position_structure.num_tuples <= _MOST_TUPLES:
         rate = float(optimal_acceptance(target, law).rate)
     else:

@@ -30,7 +30,7 @@ from otmd.audit.base import (
 )
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_rng
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.probabilities import FloatArray, IntArray, from_tensor, validate_count, validate_probs, wrong
 from otmd.verifiers import Verifier
 

@@ -10,6 +10,7 @@ the vocabulary is small, and blocks of them are refined where it is large (:mod:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Self
@@ -24,13 +25,23 @@ from otmd.probabilities import (
     BoolArray,
     FloatArray,
     IntArray,
-    Rows,
     accumulated,
     validate_count,
     validate_counts,
     validate_probs,
     validate_same_vocabulary,
 )
+
+
+class _Rows:
+    """Distributions ``values`` (R, V), and which of them each of B positions has, ``row`` (B,)."""
+
+    def __init__(self, values: FloatArray, batch: tuple[int, ...]) -> None:
+        leading = values.shape[:-1]
+        self.values = values.reshape(-1, values.shape[-1])
+        self.row = np.arange(math.prod(leading))
+        if self.row.size != math.prod(batch):
+            self.row = np.broadcast_to(self.row.reshape(leading), batch).ravel()
 
 
 class RatioCurve:
@@ -95,8 +106,8 @@ class RatioCurve:
         # NumPy takes a microsecond to compare shapes.
         same = shapes.count(shapes[0]) == len(shapes)
         self.batch_shape = shapes[0] if same else np.broadcast_shapes(*shapes)
-        self._target = Rows.of(target, self.batch_shape)
-        self._draft = Rows.of(draft, self.batch_shape)
+        self._target = _Rows(target, self.batch_shape)
+        self._draft = _Rows(draft, self.batch_shape)
 
     def __repr__(self) -> str:
         return f"RatioCurve(shape={(*self.batch_shape, self._draft.values.shape[1])})"
@@ -283,7 +294,7 @@ class RatioCurve:
         """Mass q of all tokens but the first k, shape (…, V + 1)."""
         return accumulated(self._sorted(self._draft)[..., ::-1])[..., ::-1]
 
-    def _sorted(self, rows: Rows) -> FloatArray:
+    def _sorted(self, rows: _Rows) -> FloatArray:
         return self._shaped(rows.values[rows.row[:, None], self._by_ratio[0]])
 
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:

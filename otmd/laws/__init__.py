@@ -2,6 +2,9 @@
 
 from otmd.laws.base import DraftLaw
 from otmd.laws.conditional_poisson import ConditionalPoisson
+from otmd.laws.distinct import Race
+from otmd.laws.drafts import Table
+from otmd.laws.slots import Slots
 from otmd.laws.standard import (
     Greedy,
     Hub,
@@ -14,7 +17,7 @@ from otmd.laws.standard import (
     WithReplacement,
 )
 from otmd.laws.stratified import Stratified
-from otmd.laws.structure import Race, Slots, Structure, Table
+from otmd.laws.structure import Structure
 
 __all__ = [
     "ConditionalPoisson",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, wraps
 from inspect import signature
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from otmd.kernel import input_size
-from otmd.laws.structure import MOST_TUPLES, Race, Slots, Structure, Table
+from otmd.laws.drafts import MOST_TUPLES, Drafts
+from otmd.laws.structure import Structure
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -136,7 +137,7 @@ class DraftLaw(ABC):
         }
 
     @abstractmethod
-    def structure(self, q: FloatArray) -> Structure | Slots | Race | Table:
+    def structure(self, q: FloatArray) -> Structure | Drafts:
         """The structure of the drafts at a position whose draft distribution is q (V,)."""
 
     @cached_property
@@ -152,6 +153,11 @@ class DraftLaw(ABC):
     def shared_structure(self) -> Structure | None:
         """One structure of all positions, with leading axes; None unless the class is ``batched``."""
         return self.position_structure if self.batched or not self.batch_shape else None
+
+    def _structures(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[Any, ...], Structure]]:
+        """The structure of each position, and the index of its entries in arrays of a broadcast shape (…)."""
+        for index in np.ndindex(shape[len(shape) - len(self.batch_shape) :]):
+            yield (..., *index), self[broadcast_index(index, self.batch_shape)].position_structure
 
     def __getitem__(self, index: tuple[int, ...]) -> Self:
         """Return the law of the position(s) at ``index`` of the leading axes."""
@@ -211,9 +217,8 @@ class DraftLaw(ABC):
         count = math.prod(axes)
         tokens = np.empty((count, *self.batch_shape, self.num_drafts), np.int64)
         with input_size(self.vocab_size):
-            for index in np.ndindex(self.batch_shape):
-                structure = self[index].position_structure
-                tokens[(slice(None), *index)] = structure.sample(generator, count)
+            for index, structure in self._structures(self.batch_shape):
+                tokens[(*index, slice(None))] = structure.sample(generator, count)
         return tokens.reshape(*axes, *self.batch_shape, self.num_drafts)
 
     def tuple_prob(self, draft_tokens: ArrayLike) -> FloatArray:
@@ -237,13 +242,12 @@ class DraftLaw(ABC):
         """
         checked = self.validate_tokens(draft_tokens)
         shape = np.broadcast_shapes(checked.shape[:-1], self.batch_shape)
-        if not self.batch_shape:
-            flat = checked.reshape(-1, self.num_drafts)
-            return self.position_structure.tuple_prob(flat).reshape(shape)
-        checked, probs = np.broadcast_to(checked, (*shape, self.num_drafts)), np.empty(shape)
-        for index in np.ndindex(shape):
-            position = self[broadcast_index(index, self.batch_shape)]
-            probs[index] = position.position_structure.tuple_prob(checked[index][None])[0]
+        checked = np.broadcast_to(checked, (*shape, self.num_drafts))
+        probs = np.empty(shape)
+        for index, structure in self._structures(shape):
+            tuples = checked[(*index, slice(None))]
+            flat = tuples.reshape(-1, self.num_drafts)
+            probs[index] = structure.tuple_prob(flat).reshape(tuples.shape[:-1])
         return probs
 
     def next_draft_probs(self, prefix: Sequence[int]) -> FloatArray:
@@ -302,18 +306,19 @@ class DraftLaw(ABC):
         mask = np.broadcast_to(mask, (*shape, self.vocab_size))
         values = np.empty(shape)
         with input_size(self.vocab_size):
-            for index in np.ndindex(shape):
-                position = self[broadcast_index(index, self.batch_shape)]
-                inside = np.ascontiguousarray(mask[index])
-                values[index] = position.position_structure.containment(inside)
+            for index, structure in self._structures(shape):
+                subsets = np.ascontiguousarray(mask[(*index, slice(None))])
+                rows = subsets.reshape(-1, self.vocab_size)
+                contained = np.array([structure.containment(row) for row in rows])
+                values[index] = contained.reshape(subsets.shape[:-1])
         return values if shape else float(values)
 
     def inclusion_probs(self) -> FloatArray:
         """Probability that each token is among the drafts, shape (*batch_shape, V)."""
         probs = np.empty((*self.batch_shape, self.vocab_size))
         with input_size(self.vocab_size):
-            for index in np.ndindex(self.batch_shape):
-                probs[index] = self[index].position_structure.inclusion_probs()
+            for index, structure in self._structures(self.batch_shape):
+                probs[(*index, slice(None))] = structure.inclusion_probs()
         return probs
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:

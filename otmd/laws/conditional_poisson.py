@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import factorial
 
@@ -10,15 +11,8 @@ from scipy.special import expit
 
 from otmd.kernel import kernel
 from otmd.laws.base import DraftLaw
-from otmd.laws.structure import (
-    Drafts,
-    Slots,
-    Table,
-    are_distinct,
-    can_draw_distinct,
-    mass_after,
-    padded,
-)
+from otmd.laws.distinct import Distinct, are_distinct
+from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -49,32 +43,13 @@ class ConditionalPoisson(DraftLaw):
 
     distinct = True
 
-    def structure(self, q: FloatArray) -> Slots | Table:
+    def structure(self, q: FloatArray) -> Slots | PoissonSets:
         return PoissonSets(q, self.num_drafts) if self.num_drafts > 1 else Slots.single(q, 1)
 
 
-class PoissonSets(Table):
+@dataclass(frozen=True, eq=False)
+class PoissonSets(Distinct):
     """The drafts of :class:`ConditionalPoisson`, with sums in closed form; listed only when asked."""
-
-    def __init__(self, probs: FloatArray, num_drafts: int) -> None:
-        self.probs = self._q = probs
-        self.num_drafts, self.vocab_size = num_drafts, probs.size
-
-    @property
-    def num_tuples(self) -> int:
-        return int(np.count_nonzero(self._q)) ** self.num_drafts
-
-    def enumerate(self) -> tuple[IntArray, FloatArray]:
-        return Drafts.enumerate(self)
-
-    def supports(self) -> list[IntArray]:
-        return [np.flatnonzero(self._q)] * self.num_drafts
-
-    def drafted(self) -> BoolArray:
-        return self._q > 0
-
-    def widened(self, vocab_size: int) -> PoissonSets:
-        return PoissonSets(padded(self._q, vocab_size), self.num_drafts)
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()
@@ -91,7 +66,7 @@ class PoissonSets(Table):
 
     @cached_property
     def _log_odds(self) -> FloatArray:
-        q, n = self._q, self.num_drafts
+        q, n = self.probs, self.num_drafts
         with np.errstate(divide="ignore"):
             log_q = np.log(q)
         if np.count_nonzero(q) == n:
@@ -106,9 +81,6 @@ class PoissonSets(Table):
         while surplus(high) < 0:
             high *= 2.0
         return log_q + brentq(surplus, 0.0, high, xtol=1e-3)
-
-    def can_draw(self, draft_tokens: IntArray) -> bool:
-        return can_draw_distinct(self._q, draft_tokens)
 
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         absent, present = self._events()
@@ -127,7 +99,7 @@ class PoissonSets(Table):
         return np.minimum(np.exp(log_prob) / (drawn * orders), 1.0)
 
     def next_draft_probs(self, prefix: IntArray) -> FloatArray:
-        left, count = mass_after(self._q, prefix), self.num_drafts - prefix.size
+        left, count = self.mass_after(prefix), self.num_drafts - prefix.size
         if not left.any():
             return left
         # The remaining drafts are conditional Poisson too, in uniform order.

@@ -12,7 +12,10 @@ from numpy.typing import ArrayLike
 
 from otmd.curve._kernels import largest_entries
 from otmd.laws.base import MOST_DRAFTS, DraftLaw, validate_distinct_support
-from otmd.laws.structure import Race, Slots, Structure, Table
+from otmd.laws.distinct import Race
+from otmd.laws.drafts import Table
+from otmd.laws.slots import Slots
+from otmd.laws.structure import Structure
 from otmd.probabilities import (
     FloatArray,
     IntArray,
@@ -316,10 +319,7 @@ class HubPairs(Structure):
         return pairs
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
-        hub, first = self.deterministic, draft_tokens[:1]
-        if (first == hub).all():
-            return super().can_draw(draft_tokens)
-        return super().can_draw(np.append(hub, first)) and bool((draft_tokens[1:] == hub).all())
+        return super().can_draw(draft_tokens) or super().can_draw(draft_tokens[::-1])
 
     def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         hub_first, hub_second = map(super().tuple_prob, (draft_tokens, draft_tokens[:, ::-1]))
@@ -336,10 +336,8 @@ class HubPairs(Structure):
 
     def enumerate(self) -> tuple[IntArray, FloatArray]:
         tokens, probs = super().enumerate()
-        both = np.vstack([tokens, tokens[:, ::-1]])
-        order = np.lexsort(both.T[::-1])
         weights = np.append(self.hub_prob * probs, self.other_prob * probs)
-        return both[order], weights[order]
+        return Table(np.vstack([tokens, tokens[:, ::-1]]), weights, self.vocab_size).enumerate()
 
 
 class Joint(DraftLaw):

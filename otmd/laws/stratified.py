@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from otmd.laws.base import DraftLaw
-from otmd.laws.structure import Slots
-from otmd.probabilities import FloatArray, IntArray, validate_positive, validate_shares
+from otmd.laws.slots import Slots
+from otmd.probabilities import FloatArray, IntArray, as_real_array, in_float64, validate_real, wrong
 
 # Weights are divided by a larger one before they get smaller than this multiple of it.
 _SMALL = 2.0**-500
@@ -51,9 +51,11 @@ class Stratified(DraftLaw):
         sharpness: float = 1.0,
         shares: ArrayLike | None = None,
     ) -> None:
-        self.sharpness = validate_positive("sharpness", sharpness)
+        self.sharpness = validate_real("sharpness", sharpness)
+        if not 0.0 < self.sharpness < np.inf:
+            raise wrong("sharpness", repr(sharpness), "a positive number")
+        self.shares = None if shares is None else in_float64(as_real_array("shares", shares))
         super().__init__(draft_probs, num_drafts)
-        self.shares = None if shares is None else validate_shares(shares, self.num_drafts)
 
     def __repr__(self) -> str:
         more = f", sharpness={self.sharpness:g}" if self.sharpness != 1.0 else ""
@@ -67,10 +69,9 @@ class Stratified(DraftLaw):
         Tokens without mass are in the last stratum, and are never drawn.
         """
         strata = np.empty((*self.batch_shape, self.vocab_size), np.int16)
-        for index in np.ndindex(self.batch_shape):
-            slots = self[index].position_structure.slots
-            assert slots is not None
-            strata[index] = slots.number
+        for index, structure in self._structures(self.batch_shape):
+            assert structure.slots is not None
+            strata[(*index, slice(None))] = structure.slots.number
         return strata
 
     def structure(self, q: FloatArray) -> Slots:
@@ -81,7 +82,11 @@ class Stratified(DraftLaw):
         # All that is sorted is the tokens with mass: they may be few.
         drawn = np.flatnonzero(q)
         order = drawn[_most_likely_first(q[drawn])]
-        shares = np.ones(num_strata) if self.shares is None else self.shares
+        shares = np.ones(num_strata)
+        if self.shares is not None:
+            # Huge ones are scaled down, so that their sum is finite, and all stay positive.
+            shares = self.shares / max(1.0, float(self.shares.max()) / 1e300)
+            shares = np.maximum(shares, np.finfo(np.float64).smallest_subnormal)
         starts = _starts(q[order], self.sharpness, shares)
         number = np.full(q.size, num_strata - 1, np.int16)
         number[order] = np.repeat(np.arange(num_strata), np.diff(starts))
@@ -93,8 +98,11 @@ class Stratified(DraftLaw):
 
     def _set_num_drafts(self, num_drafts: int) -> None:
         super()._set_num_drafts(num_drafts)
-        if self.shares is not None:
-            validate_shares(self.shares, self.num_drafts)
+        shares = self.shares
+        if shares is None:
+            return
+        if shares.shape != (self.num_drafts,) or not (np.isfinite(shares) & (shares > 0)).all():
+            raise wrong("shares", shares.tolist(), f"{self.num_drafts} positive numbers, one a draft")
 
 
 def _most_likely_first(probs: FloatArray) -> IntArray:

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import hub, logging
 
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.models.progress import progress_bar
 from otmd.models.wheels import DEFAULT_MODEL, cached, fetch
 from otmd.probabilities import Processing, validate_count, wrong

@@ -12,9 +12,11 @@ from numpy.typing import ArrayLike
 from otmd import laws
 from otmd.curve import RatioCurve
 from otmd.curve._kernels import sum_where
-from otmd.curve.blocks import SLACK, BlockedCurve
+from otmd.curve.blocks import SLACK
 from otmd.kernel import in_threads
 from otmd.laws.base import takes_law, validate_target
+from otmd.laws.distinct import Distinct
+from otmd.laws.drafts import Drafts
 from otmd.laws.race.containment import RaceCurve
 from otmd.optimum.independent_cut import independent_cut
 from otmd.optimum.minimum_cut import minimum_cut
@@ -135,13 +137,14 @@ def _prefix_cuts(
         values, ends = RatioCurve.unchecked(target, drawn.probs).cuts([law.num_drafts])
         return values[..., 0], ends[..., 0]
 
-    def cut(p: FloatArray, position: laws.DraftLaw) -> tuple[float, float]:
-        race = position.position_structure.race
-        assert race is not None
-        (smallest,) = RaceCurve(p, race.arrivals, [race.num_drafts]).smallest_cuts()
-        return smallest.value, smallest.end
+    return pairs_by_position(target, law, lambda p, position: _race_cut(p, position.position_structure.race))
 
-    return pairs_by_position(target, law, cut)
+
+def _race_cut(target: FloatArray, race: laws.Race | None) -> tuple[float, float]:
+    """p(H) − g(H) of the best cut, and the ratio p/q below which its tokens lie."""
+    assert race is not None
+    (cut,) = RaceCurve(target, race.arrivals).smallest_cuts()
+    return cut.value, cut.end
 
 
 def positions(
@@ -192,9 +195,7 @@ def _smallest_cut(target: FloatArray, law: laws.DraftLaw) -> tuple[BoolArray, fl
     return subset, value
 
 
-def random_cut(
-    target: FloatArray, random: laws.Slots | laws.Race | laws.Table | None
-) -> tuple[BoolArray, float] | None:
+def random_cut(target: FloatArray, random: Drafts | None) -> tuple[BoolArray, float] | None:
     """The smallest best cut (V,) of random drafts, and p(H) − g(H); None if a maximum flow is needed."""
     match random:
         case None:
@@ -206,19 +207,14 @@ def random_cut(
             curve = RatioCurve.unchecked(target, random.probs)
             values, ends = curve.cuts([random.num_drafts])
             return curve.subsets_below(ends)[0], float(values[0])
-        case laws.Slots(disjoint=True) if random.num_drafts == random.copies.size:
-            cut = stratified_cut(target, random)
-            subset = np.zeros(target.size, dtype=bool)
-            below = map(BlockedCurve.subset, cut.curves, cut.ends.tolist())
-            subset[random.tokens] = np.concatenate(list(below))
-            return subset, cut.value
+        case laws.Slots(is_strata=True):
+            return stratified_cut(target, random)
         case laws.Slots():
             return independent_cut(target, random)
         case laws.Race():
-            (cut,) = RaceCurve(target, random.arrivals, [random.num_drafts]).smallest_cuts()
-            curve = RatioCurve.unchecked(target, random.probs)
-            return curve.subsets_below(np.array([cut.end]))[0], cut.value
-        case laws.Table(probs=q) if q is not None:
+            value, end = _race_cut(target, random)
+            return RatioCurve.unchecked(target, random.probs).subsets_below(np.array([end]))[0], value
+        case Distinct(probs=q):
             order = RatioCurve.unchecked(target, q).order
             return best_prefix(target, order, random.prefix_containment(order))
     return None

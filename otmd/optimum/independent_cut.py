@@ -15,7 +15,7 @@ import numpy as np
 
 from otmd.curve.blocks import SLACK
 from otmd.kernel import kernel
-from otmd.laws.structure import Slots
+from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # Sums over a vocabulary in another order differ by less. Where bounds of x contradict each other by more, H*

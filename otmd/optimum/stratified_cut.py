@@ -18,24 +18,11 @@ import numpy as np
 from otmd.curve._kernels import fill_ratios
 from otmd.curve.blocks import DRAFT, SLACK, TARGET, BlockedCurve, Blocks
 from otmd.kernel import kernel
-from otmd.laws.structure import Slots
+from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 # The largest finite t; inf is kept for tokens that are never taken.
 _LAST = 1e300
-
-
-class StratifiedCut(NamedTuple):
-    """The smallest minimiser H of p(H) − Π_j q_j(H ∩ G_j): a prefix of p/q_j in each of n strata.
-
-    ``curves`` hold the tokens of each stratum by p/q_j, fine near the cut. In stratum j, H is the first
-    ``sizes[j]`` blocks, which are the tokens with p/q_j below ``ends[j]``. ``value`` is p(H) − g(H).
-    """
-
-    curves: list[BlockedCurve]
-    sizes: IntArray
-    ends: FloatArray
-    value: float
 
 
 class Ends(NamedTuple):
@@ -52,27 +39,33 @@ class Ends(NamedTuple):
     starts: IntArray
 
 
-def stratified_cut(target: FloatArray, slots: Slots) -> StratifiedCut:
-    """The best cut of one draft from each of disjoint slots, at a position; p (V,) need not sum to 1."""
+def stratified_cut(target: FloatArray, slots: Slots) -> tuple[BoolArray, float]:
+    """The smallest minimiser H (V,) of p(H) − Π_j q_j(H ∩ G_j), and its value; p (V,) need not sum to 1.
+
+    There is one draft from each of the slots, which are disjoint. H is a prefix by p/q_j in each stratum.
+    """
     grouped = target[slots.tokens]
     curves = [
         BlockedCurve(grouped[first:end], slots.probs[first:end], [1]) for first, end in pairwise(slots.starts)
     ]
     while True:
-        sizes, ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])
+        ends, value, unsure = _scan_blocks([curve.blocks for curve in curves])
         if not any(blocks.any() for blocks in unsure):
             break
         for curve, blocks in zip(curves, unsure, strict=True):
             if blocks.any():
                 curve.blocks = curve.split(blocks)
-    return StratifiedCut(curves, sizes, ends, value)
+    below = map(BlockedCurve.subset, curves, ends.tolist())
+    subset = np.zeros(target.size, dtype=bool)
+    subset[slots.tokens] = np.concatenate(list(below))
+    return subset, value
 
 
-def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, list[BoolArray]]:
+def _scan_blocks(blocks: list[Blocks]) -> tuple[FloatArray, float, list[BoolArray]]:
     """The best cut between blocks, and the blocks of each curve inside which a better one may end.
 
-    Returns how many blocks of each curve the best cut holds, (n,), the ratio below which it ends in each,
-    (n,), its p − g, and a mask of blocks for each curve.
+    Returns the ratio below which the best cut ends in each curve, (n,), its p − g, and a mask of blocks for
+    each curve.
     """
     starts = np.cumsum([0, *(x.low.size + 1 for x in blocks)])
     low, single, sums = (np.concatenate(parts) for parts in zip(*(x[:3] for x in blocks), strict=True))
@@ -90,7 +83,7 @@ def _scan_blocks(blocks: list[Blocks]) -> tuple[IntArray, FloatArray, float, lis
         marked[first + 1 : end] & ~x.single for (first, end), x in zip(pairwise(starts), blocks, strict=True)
     ]
     value = float(ends.target[best].sum() - ends.draft[best].prod())
-    return best - starts[:-1], edges[best], value, unsure
+    return edges[best], value, unsure
 
 
 @kernel()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.laws import DraftLaw, Race, Slots, Table, WithoutReplacement
+from otmd.laws import DraftLaw, Race, Slots, WithoutReplacement
 from otmd.laws.base import RngLike
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 from otmd.trees.base import Context, DraftTree, Node, Prefix, depends_on_others
@@ -148,8 +148,6 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
     elif token in leading:
         drafts[np.flatnonzero(leading == token)] = token
         yield drafts, 1.0
-    elif isinstance(random, Table):
-        yield from _listed_with(law, token)
     elif isinstance(random, Slots):
         held = random.prob(random.row_of_slot, np.full(n - count, token))
         for i, more, prob in _first_and_later(held):
@@ -160,6 +158,8 @@ def _drafts_with(law: DraftLaw, token: int) -> Iterator[tuple[IntArray, float]]:
         for i, prob in enumerate(np.diff(included, prepend=0.0).tolist()):
             if prob > 0.0:
                 yield np.where(_indices(n, count + i, 0), token, drafts), prob
+    elif random is not None:
+        yield from _listed_with(law, token)
 
 
 def _indices(n: int, first: int, later: int) -> BoolArray:

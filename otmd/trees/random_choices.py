@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from otmd.laws import DraftLaw
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.probabilities import FloatArray, IntArray, wrong
 
 Result = TypeVar("Result")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from otmd.laws import DraftLaw
 from otmd.laws.base import RngLike, validate_rng
-from otmd.laws.structure import draw_tokens
+from otmd.laws.drafts import draw_tokens
 from otmd.probabilities import FloatArray, IntArray, wrong
 
 # Rounding may move a probability so far outside [0, 1], and the sum of a distribution so far from 1.

@@ -31,7 +31,7 @@ def language_pair(V: int, seed: int) -> tuple[Array, Array]:
 LARGE = [language_pair(V, 0) for V in (2000, 12_000)]
 
 
-@pytest.mark.parametrize("C", [0.0, 0.5, 1.0, 1.7, 40.0])
+@pytest.mark.parametrize("C", [0.0, 1e-9, 0.5, 1.0, 1.7, 40.0, 1e20])
 def test_hockey_stick(C: float) -> None:
     for p, q in HOSTILE:
         exact = reference.exact(p.tolist()), reference.exact(q.tolist())

@@ -23,10 +23,6 @@ def _pair(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return p / p.sum(), q / q.sum()
 
 
-def _hockey_stick(p: np.ndarray, q: np.ndarray, C: float) -> float:
-    return float(np.maximum(p - C * q, 0).sum())
-
-
 seeds = pytest.mark.parametrize("seed", range(8))
 
 
@@ -45,16 +41,6 @@ def test_masses_and_tails_follow_the_order(seed: int) -> None:
         want = [sorted_mass[k:].sum() for k in range(p.size + 1)]
         np.testing.assert_allclose(before, np.append(0, sorted_mass.cumsum()), rtol=1e-13)
         np.testing.assert_allclose(after, want, rtol=1e-13)
-
-
-@seeds
-def test_hockey_stick_is_its_sum(seed: int) -> None:
-    p, q = _pair(seed)
-    scales = np.array([0.0, 1e-9, 0.3, 1.0, 1.7, 4.0, 1e6, 1e20])
-    got = otmd.RatioCurve(p, q).hockey_stick(scales)
-    np.testing.assert_allclose(got, [_hockey_stick(p, q, C) for C in scales], rtol=0, atol=1e-15)
-    assert got[0] == pytest.approx(1.0, abs=1e-15)
-    assert (got <= 1.0).all()
 
 
 @seeds

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conformance import VARIANTS
 
-from otmd.laws.structure import draw_distinct, invert
+from otmd.laws.distinct import draw_distinct
+from otmd.laws.drafts import invert
 
 MASS = np.array([0.0, 0.25, 0.0, 0.5, 0.25, 0.0])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import otmd
+from otmd.kernel import every_kernel_compiled
 
 KINDS = {
     "flat": np.full(1500, 1.0),
@@ -65,3 +66,18 @@ def test_subnormal_masses_are_shared_in_proportion(tiny: float) -> None:
         for verifier in otmd.verifiers.verifiers_serving(law):
             output = verifier.output_distribution(np.full(4, 0.25), law)
             np.testing.assert_allclose(output, 0.25, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [100, 1000])
+def test_a_large_number_of_even_drafts_is_a_hypergeometric_draw(n: int) -> None:
+    """The count of arrivals passes n within a small part of its time, which the rule must resolve."""
+    law = otmd.WithoutReplacement(np.full(5000, 1 / 5000), n)
+    assert law.containment(np.arange(5000) > 0) == pytest.approx(1 - n / 5000, abs=1e-12)
+
+
+def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
+    """A race with tokens without mass may end so late that its end times the unit would be infinite."""
+    law = otmd.WithoutReplacement([0.0, 1.6e-238, 1.4e-319, 1.0], 3)
+    with every_kernel_compiled():
+        assert law.containment(np.ones(4, bool)) == 1.0
+        assert law.containment(np.array([True, True, False, True])) == 0.0

@@ -8,13 +8,12 @@ A row of sums (S,) is for one block of tokens. It holds Σ p, Σ q and Σ q/(1 �
 more also Σ (q·t)^r for r = 1, 2, …, over the light tokens of the block, t being the end of the race.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otmd.curve._kernels import AT_A_TIME, ratios_of, sum_where
+from otmd.curve._kernels import AT_A_TIME, copy_numbers, ratios_of, sum_where
 from otmd.curve.blocks import DRAFT, TARGET, BlockedCurve, Blocks, fill_groups
 from otmd.kernel import REASSOCIATE, kernel
 from otmd.laws.race.quadrature import HEAVY, POWERS, RATE_UNIT, growth_series, latest_win, win_times
@@ -48,108 +47,65 @@ class RaceScale(NamedTuple):
 
 
 class ExponentialRace:
-    """The race of a draft distribution (V,), for g of any subset and every number of drafts up to n.
+    """The race of a draft distribution (V,), for g of any subset and n ≥ 2 drafts.
 
-    At least n tokens have mass. ``scale`` is for the kernels, ``width`` the number of sums of a block, and
-    ``heavy`` (M,) are the tokens that do not enter by power sums, none for two drafts.
+    At least n tokens have mass. ``scale`` is for the kernels, and ``width`` the number of sums of a block.
+    For three drafts and more, light tokens enter by power sums, the ``heavy`` ones (M,) one by one.
     """
 
     def __init__(self, draft: FloatArray, num_drafts: int) -> None:
         self.draft = draft
         self.num_drafts = num_drafts
-        self._arrivals = None
         self.width = POWER
         self.heavy = np.empty(0, np.int64)
         self.scale = RaceScale(minority_mass(draft), RATE_UNIT, end=0.0, heaviest=0.0)
-        if num_drafts > 2:
-            arrivals = PrefixArrivals(draft, num_drafts, RATE_UNIT)
-            self._arrivals = arrivals
-            self.width = ALONE + POWERS
-            self.heavy = arrivals.heavy
-            self.scale = self.scale._replace(end=arrivals.end, heaviest=arrivals.heaviest)
-
-    def containment(self, subset: BoolArray, num_drafts: int) -> float:
-        """The containment g of a subset (V,) for this number of drafts."""
-        if num_drafts == 1:
-            return min(float(sum_where(self.draft, subset)), 1.0)
-        tokens = np.flatnonzero(subset).astype(np.int32)
-        if np.count_nonzero(self.draft[tokens]) < num_drafts:
-            return 0.0
-        # In parts, since a long chain of additions loses digits.
-        part = (np.arange(tokens.size) // AT_A_TIME).astype(np.int32)
-        parts = np.zeros((part[-1] + 1, self.width if num_drafts > 2 else POWER))
-        _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
-        # The blocks are the subset, and all other tokens, of which only q is needed.
-        sums = np.zeros((2, parts.shape[1]))
-        sums[0] = parts.sum(axis=0)
-        sums[1, DRAFT] = sum_where(self.draft, ~subset)
-        block = np.where(subset[self.heavy], 0, 1)
-        return float(self.contained(block, sums, [num_drafts])[0, 1])
-
-    def contained(self, block: IntArray, sums: FloatArray, counts: Sequence[int]) -> FloatArray:
-        """The containment g of the first 0, 1, … K blocks, for N numbers of drafts, shape (N, K + 1).
-
-        ``block`` (M,) is the block of each heavy token. It and the powers in the ``sums`` (K, S) are read
-        where a count is above 2.
-        """
-        outside, wait = np.empty((2, len(sums) + 1))
-        _fill_waits(sums, outside, wait)
-        waits = wait + np.zeros((len(counts), 1))
-        above = np.array(counts) > 2
-        if self._arrivals and above.any():
-            heavy = np.argsort(block, kind="stable")
-            moments = np.ascontiguousarray(sums[:, ALONE:])
-            more = np.array(counts)[above]
-            waits[above] += self._arrivals.times(moments, heavy, block[heavy], outside, more)
-        contained = (1.0 - outside * waits).clip(0.0, 1.0)
-        if 1 in counts:
-            contained[counts.index(1), 1:] = np.minimum(sums[:, DRAFT].cumsum(), 1.0)
-        return contained
-
-
-class PrefixArrivals:
-    """The probability of two and more arrivals among the first blocks of tokens, integrated over time.
-
-    For n ≥ 3 drafts; rates are ``unit`` times q. Light tokens, of q up to ``heaviest``, enter by power
-    sums, the ``heavy`` ones (M,) one by one. ``end`` is the end of the race in the unit of time; ``nodes``
-    and ``steps`` (T,) are those of the integral.
-    """
-
-    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
-        self.end = latest_win(draft, num_drafts, unit)
-        self.heaviest = HEAVY / self.end / unit
-        self.heavy = np.flatnonzero(draft > self.heaviest)
+        if num_drafts == 2:
+            return
+        self.width = ALONE + POWERS
+        end = latest_win(draft, num_drafts, RATE_UNIT)
+        self.scale = self.scale._replace(end=end, heaviest=HEAVY / end / RATE_UNIT)
+        self.heavy = np.flatnonzero(draft > self.scale.heaviest)
         # The integrand counts two or more arrivals and one from outside: three in all.
-        self.nodes, self.steps = win_times(self.end, unit * float(draft.sum()), num_drafts, 3)
-        self._powers = (self.nodes / self.end) ** np.arange(POWERS)[:, None]
+        times, self._steps = win_times(end, RATE_UNIT * float(draft.sum()), num_drafts, 3)
+        self._times, self._powers = times, (times / end) ** np.arange(POWERS)[:, None]
         # Those of more than POWERS arrivals are 0.
         self._series = np.stack([growth_series(m, POWERS) for m in range(min(num_drafts, POWERS))])
         with np.errstate(over="ignore"):
-            growth = np.outer(unit * draft[self.heavy], self.nodes)
-        self._absent = np.exp(-growth)
-        self._present = -np.expm1(-growth)
+            growth = np.outer(RATE_UNIT * draft[self.heavy], times)
+        self._absent, self._present = np.exp(-growth), -np.expm1(-growth)
         self._first = first_nodes(self._present.sum(axis=0), num_drafts)
 
-    def times(
-        self,
-        moments: FloatArray,
-        heavy: IntArray,
-        block: IntArray,
-        outside: FloatArray,
-        counts: IntArray,
-    ) -> FloatArray:
-        """∫ e^{−λt} P(2 ≤ N(t) < k) dt for the ``counts`` k (C,) and the first 0, … K blocks, (C, K + 1).
+    def containment(self, subset: BoolArray) -> float:
+        """The containment g of a subset (V,)."""
+        tokens = np.flatnonzero(subset).astype(np.int32)
+        if np.count_nonzero(self.draft[tokens]) < self.num_drafts:
+            return 0.0
+        # In parts, since a long chain of additions loses digits.
+        part = (np.arange(tokens.size) // AT_A_TIME).astype(np.int32)
+        parts = np.zeros((part[-1] + 1, self.width))
+        _sum_tokens(self.draft, self.draft, tokens, part, self.scale, parts)
+        # The blocks are the subset, and all other tokens, of which only q is needed.
+        sums = np.zeros((2, self.width))
+        sums[0] = parts.sum(axis=0)
+        sums[1, DRAFT] = sum_where(self.draft, ~subset)
+        block = np.where(subset[self.heavy], 0, 1)
+        return float(self.contained(block, sums)[1])
 
-        ``moments`` (K, R) are power sums of q·t at the end, over each block's light tokens, from column 1
-        on. ``heavy`` (M,) indexes some of the heavy tokens, in the order of their blocks, which are
-        ``block`` (M,). ``outside`` (K + 1,) is λ, the rate of all other tokens, in the unit of the rates.
+    def contained(self, block: IntArray, sums: FloatArray) -> FloatArray:
+        """The containment g of the first 0, 1, … K blocks, shape (K + 1,).
+
+        ``sums`` are (K, S), and ``block`` (M,) is the block of each heavy token.
         """
-        times = np.empty((counts.size, outside.size))
-        _prefix_arrivals(
-            moments, self._series, self._powers, block, self._absent[heavy], self._present[heavy],
-            self._first, outside, self.nodes, self.steps, counts, times,
-        )  # fmt: skip
-        return times
+        outside, wait, more = np.zeros((3, len(sums) + 1))
+        _fill_waits(sums, outside, wait)
+        if self.num_drafts > 2:
+            order = np.argsort(block, kind="stable")
+            _prefix_arrivals(
+                np.ascontiguousarray(sums[:, ALONE:]), self._series, self._powers, block[order],
+                self._absent[order], self._present[order], self._first, outside, self._times, self._steps,
+                self.num_drafts, more,
+            )  # fmt: skip
+        return (1.0 - outside * (wait + more)).clip(0.0, 1.0)
 
 
 def first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
@@ -166,20 +122,17 @@ def first_nodes(mean: FloatArray, num_drafts: int) -> IntArray:
 
 
 class RaceCurve(BlockedCurve):
-    """The ratio curve of one position, for drafts without replacement: p (V,) need not sum to 1.
+    """The ratio curve of one position, for drafts without replacement: p (V,) need not sum to 1."""
 
-    The numbers of drafts are at most the race's.
-    """
-
-    def __init__(self, target: FloatArray, race: ExponentialRace, counts: Sequence[int]) -> None:
+    def __init__(self, target: FloatArray, race: ExponentialRace) -> None:
         self.race = race
-        self.width = race.width if max(counts) > 2 else POWER
-        if self.width > POWER:
-            # For three drafts and more each block costs an integral.
+        self.width = race.width
+        if race.num_drafts > 2:
+            # Each block costs an integral.
             self.most_sorted = 64
             self.num_parts = 16
         self._heavy_ratio = ratios_of(target, race.draft, race.heavy.astype(np.int32))
-        super().__init__(target, race.draft, counts, coarse=True)
+        super().__init__(target, race.draft, [race.num_drafts], coarse=True)
 
     def sum_groups(self, group: NDArray[np.int16], sums: FloatArray) -> None:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
@@ -192,7 +145,7 @@ class RaceCurve(BlockedCurve):
     def containment(self, blocks: Blocks) -> FloatArray:
         """See :class:`~otmd.curve.blocks.BlockedCurve`."""
         block = np.searchsorted(blocks.low, self._heavy_ratio, side="right") - 1
-        return self.race.contained(block, blocks.sums, self.counts)
+        return self.race.contained(block, blocks.sums)[None]
 
 
 def minority_mass(draft: FloatArray) -> float:
@@ -288,16 +241,16 @@ def _sum_tokens(target, draft, tokens, block, scale, sums):
 
 @kernel(fastmath=REASSOCIATE, error_model="numpy")
 def _prefix_arrivals(
-    moments, series, powers, heavy_block, absent, present, first, outside, times, steps, counts, out
+    moments, series, powers, heavy_block, absent, present, first, outside, times, steps, order, out
 ):
-    """out[i, b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < counts[i]), N the arrivals by t among the first b blocks.
+    """out[b] = Σ_t step·e^{−λ_b t} P(2 ≤ N < n), N the arrivals by t among the first b blocks, n the order.
 
-    See :meth:`PrefixArrivals.times`. λ_b = outside[b] is in the unit of ``times``. ``series`` (n, R) are the
-    coefficients of (e^x − 1)^m, ``powers`` (R, T) those of the times in units of the end, ``absent`` and
-    ``present`` (M, T) the probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens. ``first`` (n,) is
-    :func:`first_nodes`.
+    ``moments`` (K, R) are power sums of q·t at the end, over each block's light tokens, from column 1 on.
+    λ_b = outside[b] is in the unit of ``times``. ``series`` (n, R) are the coefficients of (e^x − 1)^m,
+    ``powers`` (R, T) those of the times in units of the end, ``absent`` and ``present`` (M, T) the
+    probabilities e^{−q t} and 1 − e^{−q t} of heavy tokens, which lie in the blocks ``heavy_block`` (M,),
+    ascending. ``first`` (n,) is :func:`first_nodes`.
     """
-    order = counts.max()
     most = series.shape[1]
     num_nodes = times.size
     heavy = np.zeros((order, num_nodes))
@@ -307,7 +260,6 @@ def _prefix_arrivals(
     tail = np.zeros((order, num_nodes))
     below = np.zeros((order, num_nodes))
     used = 0
-    out[:, 0] = 0.0
     for b in range(moments.shape[0]):
         light += moments[b, 1]
         # The rate of all tokens but the heavy ones so far: no light token changes it.
@@ -328,20 +280,14 @@ def _prefix_arrivals(
                 exponent = outside[b + 1] * times[k] + light * powers[1, k]
                 tail[0, k] = steps[k] * np.exp(-exponent)
         _count_light(logs, tail, below)
-        for c in range(counts.size):
-            out[c, b + 1] = _arrivals_below(heavy, tail, below, counts[c])
-
-
-@kernel(fastmath=REASSOCIATE)
-def _arrivals_below(heavy, tail, below, count):
-    """Σ_t P(2 ≤ N < count), the steps in ``tail``, which ``below`` sums up from m = 0."""
-    total = 0.0
-    for m in range(2, count):
-        for k in range(heavy.shape[1]):
-            # With no heavy token at least two light ones, with one heavy token at least one.
-            total += heavy[0, k] * tail[m, k] + heavy[1, k] * tail[m - 1, k]
-            total += heavy[m, k] * below[count - 1 - m, k]
-    return total
+        # Σ_t P(2 ≤ N < n), the steps in ``tail``, which ``below`` sums up from m = 0 : out[b + 1]
+        total = 0.0
+        for m in range(2, order):
+            for k in range(num_nodes):
+                # With no heavy token at least two light ones, with one heavy token at least one.
+                total += heavy[0, k] * tail[m, k] + heavy[1, k] * tail[m - 1, k]
+                total += heavy[m, k] * below[order - 1 - m, k]
+        out[b + 1] = total
 
 
 @kernel(fastmath=REASSOCIATE)
@@ -379,21 +325,20 @@ def count_one_more(counts, absent, present, first=None):
 
 
 @kernel()
-def power_sums(rates, weights, most):
-    """Σ w·q^r for r = 1 … most − 1, and 0 for r = 0; w is 1 if ``weights`` is None."""
+def power_sums(rates, most):
+    """Σ q^r for r = 1 … most − 1, and 0 for r = 0."""
     sums = np.zeros(most)
     power = np.empty(AT_A_TIME)
     for start in range(0, rates.size, AT_A_TIME):
         rate_part = rates[start : start + AT_A_TIME]
-        for y in range(rate_part.size):
-            power[y] = rate_part[y] if weights is None else rate_part[y] * weights[start + y]
-        add_powers(rate_part, power[: rate_part.size], sums)
+        copy_numbers(rate_part, power)
+        _add_powers(rate_part, power, sums)
     return sums
 
 
 @kernel(fastmath=REASSOCIATE)
-def add_powers(rates, power, sums):
-    """sums[r] += Σ power·q^{r−1} from r = 1; powers of q below 1e-20 are left out. Overwrites ``power``."""
+def _add_powers(rates, power, sums):
+    """sums[r] += Σ q^r from r = 1; powers of q below 1e-20 are left out. Overwrites ``power``, which is q."""
     largest = 0.0
     for y in range(rates.size):
         largest = rates[y] if rates[y] > largest else largest

@@ -22,61 +22,50 @@ _FASTEST = 1e100
 _NODES_AT_ONCE = 128
 
 
-class RaceInclusion:
-    """An exponential race, prepared for the first m arrivals, for every m up to n ≥ 2.
+def race_inclusion(draft: FloatArray, num_drafts: int) -> FloatArray:
+    """Probability that each token is among the first n ≥ 2 arrivals, shape (V,).
 
-    More than n tokens of the draft distribution (V,) have mass; rates are ``unit`` times q.
+    More than n tokens of the draft distribution (V,) have mass.
     """
-
-    def __init__(self, draft: FloatArray, num_drafts: int, unit: float = 1.0) -> None:
-        latest = quadrature.latest_win(draft, num_drafts, unit)
-        step = quadrature.quadrature_step(num_drafts)
-        self._small = unit * draft
-        np.minimum(self._small, _FASTEST / latest, out=self._small)
-        first = np.log(_EARLIEST) - np.log(latest) - np.log(self._small.sum())
-        self._parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)
-        self._weights = step * self._parts
-        self._heavy = np.flatnonzero(self._small > quadrature.HEAVY / latest)
-        self._small *= latest
-        fast = self._small[self._heavy]
-        self._small[self._heavy] = 0.0
-        # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
-        moments = power_sums(self._small, None, quadrature.POWERS)
-        powers = self._parts ** np.arange(quadrature.POWERS)[:, None]
-        logs = [
-            (quadrature.growth_series(m, quadrature.POWERS) * moments) @ powers
-            for m in range(min(num_drafts, quadrature.POWERS))
-        ]
-        none = np.exp(-moments[1] * self._parts)
-        counts = quadrature.exponential_series(np.stack(logs), none, num_drafts)
-        growth = np.outer(fast, self._parts)
-        absent, present = np.exp(-growth), -np.expm1(-growth)
-        first = first_nodes(moments[1] * self._parts + present.sum(axis=0), num_drafts)
-        missed = np.zeros((num_drafts, fast.size))
-        add_heavy(absent, present, first, self._weights, counts, missed)
-        self._at_most = counts.cumsum(axis=0)
-        self._heavy_drafted = np.clip(fast * missed, 0.0, 1.0)
-
-    def probs(self, num_drafts: int) -> FloatArray:
-        """Probability that each token is among the first ``num_drafts`` arrivals, shape (V,)."""
-        included = np.empty(self._small.size)
-        _fill_polynomials(self._small, self._coefficients(num_drafts), included)
-        included[self._heavy] = self._heavy_drafted[num_drafts - 1]
-        return np.clip(included, 0.0, 1.0, out=included)
-
-    def _coefficients(self, num_drafts: int) -> FloatArray:
-        """Coefficients of q^r, r < R, in the probability that a slow token is drafted."""
-        powers = self._parts ** np.arange(quadrature.POWERS - 1)[:, None]
-        coefficients = np.zeros(quadrature.POWERS)
-        for m in range(min(num_drafts, quadrature.POWERS)):
-            integrals = (powers * self._at_most[num_drafts - 1 - m]) @ self._weights
-            coefficients[1:] += (-1) ** m * quadrature.growth_series(m, quadrature.POWERS)[:-1] * integrals
-        return coefficients
+    latest = quadrature.latest_win(draft, num_drafts, quadrature.RATE_UNIT)
+    step = quadrature.quadrature_step(num_drafts)
+    slow = quadrature.RATE_UNIT * draft
+    np.minimum(slow, _FASTEST / latest, out=slow)
+    first = np.log(_EARLIEST) - np.log(latest) - np.log(slow.sum())
+    parts = np.exp(np.arange(int(-first / step) + 2)[::-1] * -step)
+    weights = step * parts
+    heavy = np.flatnonzero(slow > quadrature.HEAVY / latest)
+    slow *= latest
+    fast = slow[heavy]
+    slow[heavy] = 0.0
+    # P(k of the slow tokens have arrived), k < n, by Newton's identities, shape (n, T).
+    moments = power_sums(slow, quadrature.POWERS)
+    powers = parts ** np.arange(quadrature.POWERS)[:, None]
+    growth = [
+        quadrature.growth_series(m, quadrature.POWERS) for m in range(min(num_drafts, quadrature.POWERS))
+    ]
+    logs = np.stack([(series * moments) @ powers for series in growth])
+    counts = quadrature.exponential_series(logs, np.exp(-moments[1] * parts), num_drafts)
+    arrived = np.outer(fast, parts)
+    absent, present = np.exp(-arrived), -np.expm1(-arrived)
+    begin = first_nodes(moments[1] * parts + present.sum(axis=0), num_drafts)
+    missed = np.empty(fast.size)
+    _add_heavy(absent, present, begin, weights, counts, missed)
+    # Coefficients of q^r, r < R, in the probability that a slow token is drafted.
+    at_most = counts.cumsum(axis=0)
+    coefficients = np.zeros(quadrature.POWERS)
+    for m, series in enumerate(growth):
+        integrals = (powers[:-1] * at_most[num_drafts - 1 - m]) @ weights
+        coefficients[1:] += (-1) ** m * series[:-1] * integrals
+    included = np.empty(draft.size)
+    _fill_polynomials(slow, coefficients, included)
+    included[heavy] = fast * missed
+    return np.clip(included, 0.0, 1.0, out=included)
 
 
 @kernel(fastmath=REASSOCIATE)
-def add_heavy(absent, present, first, weights, counts, missed):
-    """Fill missed[k, i] = Σ_t w·a_i·P(at most k other tokens have arrived), k < n, for each heavy token i.
+def _add_heavy(absent, present, first, weights, counts, missed):
+    """Fill missed[i] = Σ_t w·a_i·P(fewer than n other tokens have arrived) for each heavy token i.
 
     ``absent`` and ``present`` (M, T) are the probability a_i that heavy token i has not arrived, and 1 − a_i.
     ``counts`` (n, T) are P(m slow tokens have arrived), and become those of all tokens; before the node
@@ -89,6 +78,7 @@ def add_heavy(absent, present, first, weights, counts, missed):
     depth = 0
     while 1 << depth < num_heavy:
         depth += 1
+    missed[:] = 0.0
     levels = np.empty((depth + 1, counts.shape[0], _NODES_AT_ONCE))
     for start in range(0, counts.shape[1], _NODES_AT_ONCE):
         part = counts[:, start : start + _NODES_AT_ONCE]
@@ -108,13 +98,13 @@ def add_heavy(absent, present, first, weights, counts, missed):
                 sibling = (i >> shift) ^ 1
                 for j in range(sibling << shift, min((sibling + 1) << shift, num_heavy)):
                     count_one_more(level[d], a[j], b[j], begin)
-            # Σ_t w a_i Σ_{m ≤ k} P(m other tokens) : total
+            # Σ_t w a_i Σ_{m < n} P(m other tokens) : total
             total = 0.0
-            for k in range(counts.shape[0]):
-                others = level[depth, k]
-                for t in range(begin[k], w.size):
+            for m in range(counts.shape[0]):
+                others = level[depth, m]
+                for t in range(begin[m], w.size):
                     total += w[t] * a[i, t] * others[t]
-                missed[k, i] += total
+            missed[i] += total
         for i in range(num_heavy):
             count_one_more(part, a[i], b[i], begin)
 

@@ -102,7 +102,7 @@ def plan_without_replacement(target: FloatArray, race: Race, tol: float) -> choi
     if draft.max() > fastest:
         draft = np.minimum(draft, fastest)
         draft /= draft.sum()
-    blocked = RaceCurve(target, ExponentialRace(draft, num_drafts), [num_drafts])
+    blocked = RaceCurve(target, ExponentialRace(draft, num_drafts))
     (cut,) = blocked.smallest_cuts()
     unit = 1.0 if num_drafts == 2 else latest_win(draft, num_drafts)
     curve = race_nodes.cut_curve(blocked, cut.size)
@@ -142,9 +142,9 @@ def _solve_side(position: RacePosition, inner: bool, tol: float) -> choice_plan.
         return None
     tail_rates = rates[tokens]
     tail_target = position.target[tokens]
-    inert = power_sums(rates[light & ~able], None, POWERS)
+    inert = power_sums(rates[light & ~able], POWERS)
     race = position.race(rates[heavy], inner)
-    drafted = race.drafted_probs(inert + power_sums(tail_rates, None, POWERS))
+    drafted = race.drafted_probs(inert + power_sums(tail_rates, POWERS))
     with np.errstate(over="ignore"):
         ratio = tail_target / tail_rates * unit
     largest = float(tail_rates.max(initial=0.0)) / unit

@@ -11,7 +11,7 @@ from otmd.optimum.acceptance import best_prefix
 
 
 def cut_of(target: np.ndarray, draft: np.ndarray, n: int) -> tuple[np.ndarray, float]:
-    curve = RaceCurve(target, ExponentialRace(draft, n), [n])
+    curve = RaceCurve(target, ExponentialRace(draft, n))
     (cut,) = curve.smallest_cuts()
     return curve.subset(cut.end), 1.0 + cut.value
 
@@ -87,15 +87,3 @@ def test_tied_ratios_stay_together() -> None:
     }
     assert rate == pytest.approx(min(values.values()), abs=1e-13)
     assert tuple(subset) in values
-
-
-@pytest.mark.parametrize("noise", [0.1, 4.0])
-def test_several_numbers_of_drafts_share_a_race(noise: float) -> None:
-    target, draft = pair(6_000, noise, seed=5)
-    race = ExponentialRace(draft, 5)
-    curve = RaceCurve(target, race, (2, 3, 5))
-    for n, cut in zip((2, 3, 5), curve.smallest_cuts(), strict=True):
-        law = otmd.WithoutReplacement(draft, n)
-        assert 1.0 + cut.value == pytest.approx(cut_of(target, draft, n)[1], abs=1e-12)
-        own = race.containment(curve.subset(cut.end), n)
-        assert own == pytest.approx(law.containment(curve.subset(cut.end)), abs=1e-12)
