@@ -27,7 +27,7 @@ from otmd.optimum.acceptance import random_cut
 from otmd.optimum.independent_cut import distinct_slots, half_space_cut, slopes
 from otmd.probabilities import FloatArray, IntArray, accumulated
 from otmd.verifiers.optimal.choice_plan import ChoicePlan, Side, quadrature_for_weights
-from otmd.verifiers.optimal.weights import begin_search, move_weights
+from otmd.verifiers.optimal.weights import balance
 
 MOST_DISTRIBUTIONS = 16
 """The rays between more distributions would be too many."""
@@ -502,10 +502,9 @@ class _Search:
         """
         ends = self._ends(targets, drafts, never, order)
         if ends is None:
-            rejected = -1.0 if self.rejected is None else self.rejected
-            # For other layouts in memory the kernel would be compiled anew.
-            masses = np.ascontiguousarray(drafts), np.ascontiguousarray(never)
-            log_weights, by_row, excess = find_weights(targets, *masses, self.copies, rejected, tol)
+            log_weights, by_row, excess = find_weights(
+                targets, drafts, never, self.copies, self.rejected, tol
+            )
             if excess > tol:
                 order = np.argsort(log_weights, kind="stable")
                 ends = self._ends(targets, drafts, never, order)
@@ -566,64 +565,53 @@ def rates_alone(drafts: FloatArray, below: FloatArray, copies: IntArray) -> Floa
     return drafts * (slopes(drawn.T, copies).T @ (0.5 * steps))
 
 
-@kernel()
-def find_weights(targets, drafts, never, copies, rejected, tol):
-    """Log weights (G,) with which classes are chosen with their ``targets`` (G,), see ``weights.balance``.
+def find_weights(
+    targets: FloatArray,
+    drafts: FloatArray,
+    never: FloatArray,
+    copies: IntArray,
+    rejected: float | None,
+    tol: float,
+) -> tuple[FloatArray, FloatArray, float]:
+    """Log weights with which classes are chosen with their ``targets`` (G,), see :func:`balance`.
 
     ``drafts`` (R, G) are the draft masses of the classes, and ``never`` (R,) those that are never chosen. All
-    drafts are rejected with probability ``rejected``, and the last log weight is that of the rejection; if it
-    is negative, there is no rejection. Returns also P(chosen) by row (R, G), and the excess over the targets.
+    drafts are rejected with probability ``rejected``, if this is not None, and the last log weight is that of
+    the rejection. Returns also P(chosen) by row (R, G), and the excess over the targets.
     """
-    size = targets.size
-    count = size + (rejected >= 0.0)
-    goal, likely = np.ones(count), np.ones(count)
-    goal[size:] = rejected
-    for g in range(size):
-        goal[g] = targets[g]
-        likely[g] = 0.0
-        for r in range(copies.size):
-            likely[g] += copies[r] * drafts[r, g]
+    rejects = [] if rejected is None else [rejected]
+    goal = np.append(targets, rejects)
+    likely = np.append(copies @ drafts, np.ones(len(rejects)))
     # Tolerances of the search are for rates that sum to about 1.
     in_all = goal.sum()
-    log_weights = np.zeros(count)
-    search = begin_search(goal / in_all, likely / in_all, rejected < 0.0, tol / in_all, log_weights)
-    by_row = np.empty(drafts.shape)
-    rates, coupling = np.empty(count), np.empty((count, count))
-    moved = True
-    while moved:
-        times, steps = quadrature_for_weights(log_weights, copies.sum())
-        choice_rates(
-            np.exp(log_weights),
-            drafts,
-            never,
-            copies,
-            times,
-            steps / in_all,
-            by_row,
-            rates,
-            coupling,
-        )
-        moved = move_weights(search, log_weights, rates, coupling)
-    excess = 0.0
-    for g in range(count):
-        excess += max(in_all * rates[g] - goal[g], 0.0)
-    times, steps = quadrature_for_weights(log_weights, copies.sum())
-    choice_rates(np.exp(log_weights), drafts, never, copies, times, steps, by_row, rates, coupling)
-    return log_weights, by_row, excess
+    # For other layouts in memory the kernel would be compiled anew.
+    masses = np.ascontiguousarray(drafts), np.ascontiguousarray(never)
+
+    def rates_at(log_weights: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        quadrature = quadrature_for_weights(log_weights, int(copies.sum()))
+        return choice_rates(np.exp(log_weights), *masses, copies, *quadrature)
+
+    def evaluate(log_weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+        _, rates, coupling = rates_at(log_weights)
+        return rates / in_all, coupling / in_all
+
+    scaled = goal / in_all
+    log_weights, rates = balance(evaluate, scaled, rejected is None, tol / in_all, likely=likely / in_all)
+    excess = in_all * float(np.maximum(rates - scaled, 0.0).sum())
+    return log_weights, rates_at(log_weights)[0], excess
 
 
 @kernel(error_model="numpy")
-def choice_rates(weights, drafts, never, copies, times, steps, by_row, rates, coupling):
-    """Fill P(chosen) by row and class (R, G) and by class, and −∂rates/∂log weights off the diagonal.
+def choice_rates(weights, drafts, never, copies, times, steps):
+    """P(chosen) by row and class (R, G) and by class, and −∂rates/∂log weights off the diagonal.
 
     A weight beyond G is that of the rejection. A draft of row r is silent until s with probability mix[r],
     all are with probability density/ds, and one of row r and class g then rings at the rate rings[r, g]. So
     rates[g] = ∫ Σ_r rings[r, g] density.
     """
     rows, size = drafts.shape
-    rates[:] = 0.0
-    coupling[:] = 0.0
-    by_row[:] = 0.0
+    by_row, rates = np.zeros(drafts.shape), np.zeros(weights.size)
+    coupling = np.zeros((weights.size, weights.size))
     silent, every = np.empty(weights.size), np.empty(weights.size)
     rings = np.empty((rows, size))
     for j in range(times.size):
@@ -664,3 +652,4 @@ def choice_rates(weights, drafts, never, copies, times, steps, by_row, rates, co
         for h in range(g):
             coupling[g, h] = max(coupling[g, h], 0.0)
             coupling[h, g] = coupling[g, h]
+    return by_row, rates, coupling

@@ -192,10 +192,7 @@ def rates_at(
     """P(chosen) by row and by class, and the coupling."""
     weights = np.exp(log_weights)
     quadrature = clock_quadrature(weights.min(), weights.max() * sum(copies))
-    by_row, rates = np.empty(drafts.shape), np.empty(weights.size)
-    coupling = np.empty((weights.size, weights.size))
-    slots_plan.choice_rates(weights, drafts, never, np.array(copies), *quadrature, by_row, rates, coupling)
-    return by_row, rates, coupling
+    return slots_plan.choice_rates(weights, drafts, never, np.array(copies), *quadrature)
 
 
 @pytest.mark.parametrize("rejects", [False, True])
