@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.verifiers.prepared import Choice
 
 _SPACING = 0.25
 # The index of the first node: at v = −3.75, s = exp(v − e^{−v}) is below rounding.
@@ -88,7 +89,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class ChoicePlan:
+class ChoicePlan(Choice):
     """A lossless verifier at one position: it chooses one of the drafts or none.
 
     If some drafts lie outside H*, one of them is chosen; otherwise one of the drafts or none is. A chosen
@@ -114,11 +115,6 @@ class ChoicePlan:
                 tokens = np.flatnonzero(members)
                 mass[tokens] = np.minimum(side.offered(tokens), self.target[tokens])
         return mass
-
-    @cached_property
-    def rate(self) -> float:
-        """The probability that a draft is accepted."""
-        return float(self.accepted.sum())
 
     @property
     def residual_hit_bound(self) -> float:

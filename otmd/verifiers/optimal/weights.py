@@ -97,7 +97,10 @@ def balance(
             after = (end_rates - targets) @ (end - log_weights)
             if before < 0.0 and after <= -_OVERSHOOT * before:
                 moved = end, end_rates, end_coupling
-            scale *= min(max(before / (before - after), 0.1), 0.7) if before < after else 0.5
+            elif before < after:
+                scale *= min(max(before / (before - after), 0.1), 0.7)
+            else:
+                scale *= 0.5
         if moved is None:
             break
         log_weights, rates, coupling = moved
@@ -111,11 +114,11 @@ def _first_weights(targets: FloatArray, likely: FloatArray, equal: FloatArray) -
     equal, where a draft that meets one other is chosen half of the time; 0 if none is ever alone.
     """
     alone = np.maximum(2.0 * equal - likely, 0.0)
-    others = np.divide(likely, equal, out=np.ones(likely.size), where=equal > 0.0)
+    drafted = np.divide(likely, np.maximum(equal, _TINY), out=np.zeros(likely.size), where=equal > 0.0)
+    others = np.maximum(drafted - 1.0, 1.0)
     chosen = np.maximum(targets - alone, _RARE * likely)
     missed = np.maximum(likely - targets, _NEAR_ONE * likely)
-    odds = np.maximum(np.maximum(others - 1.0, 1.0) * chosen, _TINY) / np.maximum(missed, _TINY)
-    return np.log(odds)
+    return np.log(np.maximum(others * chosen, _TINY) / np.maximum(missed, _TINY))
 
 
 def _allowed(log_weights: FloatArray, targets: FloatArray, counts: BoolArray, capped: bool) -> FloatArray:

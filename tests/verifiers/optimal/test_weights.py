@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from otmd.verifiers.optimal.slots_plan import find_weights
+from otmd.verifiers.optimal.slots_tiers import find_weights
 from otmd.verifiers.optimal.weights import balance, movable, newton_step
 
 Array = np.ndarray
