@@ -160,10 +160,10 @@ class _CellSweep(Sweep):
         self.left_by_cell = cells.target.copy()
         # By turn, class and slot; see the kernel.
         shape = (int(turn.max()) + 1, levels.size - 1, slots.num_drafts)
-        self._others, self._earlier, self._unaccepted = np.zeros((3, *shape))
+        self._others, self._earlier = np.zeros((2, *shape))
         self.missed = _sweep_cells(
             cells.probs, cells.edges, cells.offset, levels, slots.copies, turn,
-            self.left_by_cell, self._others, self._earlier, self._unaccepted,
+            self.left_by_cell, self._others, self._earlier,
         )  # fmt: skip
 
     def improved(self) -> "_CellSweep":
@@ -276,86 +276,41 @@ def _fill_classes(target, drafted, level):
 
 
 @kernel(error_model="numpy")
-def _sweep_cells(probs, edges, offset, levels, copies, turns, left, others, earlier, unaccepted):
+def _sweep_cells(probs, edges, offset, levels, copies, turns, left, others, earlier):
     """Sweep the cells turn by turn; return Π_j s_j at the end.
 
-    ``left`` (E,) is p on entry and p − a at the end. Before each cell, by turn, class and slot: A_j in
-    ``others``, the sum of A over the same row's slots before j in ``earlier``, s_j in ``unaccepted``.
+    ``left`` (E,) is p on entry and p − a at the end. Filled by turn, class and slot: A_j before the cell in
+    ``others``, and the sum of A over the same row's slots before j in ``earlier``.
     """
     s = np.ones(copies.sum())
+    product = 1.0
     for turn in range(others.shape[0]):
         for level in range(levels.size - 1):
-            product, first = s.prod(), s.size
-            others_now, unaccepted_now = others[turn, level], unaccepted[turn, level]
+            first = s.size
             for row in range(copies.size - 1, -1, -1):
                 first -= copies[row]
                 begin, end = edges[row, levels[level]], edges[row, levels[level + 1]]
-                if copies[row] == 1:
-                    a = product / s[first] if s[first] > 0.0 else 0.0
-                    others_now[first], unaccepted_now[first] = a, s[first]
-                    if a > 0.0 and end > begin:
+                steps = 0.0
+                accepted = np.inf if end > begin else 0.0
+                for j in range(first, first + copies[row]):
+                    a = product / s[j] if s[j] > 0.0 else 0.0
+                    others[turn, level, j], earlier[turn, level, j] = a, steps
+                    # Of tokens that a slot could not accept, the copies after it accept none.
+                    if a > 0.0 and accepted > 0.0:
                         accepted = _take_mass(left, probs, turns, begin, end, offset[row], turn, a)
-                        s[first] = max(s[first] - accepted / a, 0.0)
-                        product = a * s[first]
-                else:
-                    part = slice(first, first + copies[row])
-                    product = _sweep_cell(
-                        left, probs, turns, begin, end, offset[row], turn, product,
-                        s[part], others_now[part], earlier[turn, level, part], unaccepted_now[part],
-                    )  # fmt: skip
+                        s[j] = max(s[j] - accepted / a, 0.0)
+                        product = a * s[j]
+                    steps += a
     return s.prod()
 
 
-@kernel(error_model="numpy")
-def _sweep_cell(left, probs, turns, begin, end, offset, turn, product, s, others, earlier, unaccepted):
-    """Sweep the cell of several copies, its slots (m,) in turn; return Π_j s_j after it."""
-    low, high, mass = _ratios_of_cell(left, probs, turns, begin, end, offset, turn)
-    steps = 0.0
-    for j in range(s.size):
-        a = product / s[j] if s[j] > 0.0 else 0.0
-        others[j], earlier[j], unaccepted[j] = a, steps, s[j]
-        if mass > 0.0 and a > 0.0 and steps < high:
-            accepted = a * mass
-            if steps + a > low:
-                accepted = _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a)
-            s[j] = max(s[j] - accepted / a, 0.0)
-            product = a * s[j]
-        steps += a
-    if mass > 0.0:
-        _take_mass(left, probs, turns, begin, end, offset, turn, steps)
-    return product
-
-
 @kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _ratios_of_cell(left, probs, turns, begin, end, offset, turn):
-    """The smallest and the largest (p − a)/q of the tokens in turn, and their mass."""
-    low, high, mass = np.inf, 0.0, 0.0
-    for i in range(begin, end):
-        q = probs[offset + i] if turns[i] == turn else 0.0
-        mass += q
-        if q > 0.0:
-            ratio = left[i] / q
-            low, high = min(low, ratio), max(high, ratio)
-    return low, high, mass
-
-
-@kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _mass_taken(left, probs, turns, begin, end, offset, turn, steps, a):
-    """Σ min(p − a, (T + A) q) − min(p − a, T q) over the tokens of a cell in turn."""
+def _take_mass(left, probs, turns, begin, end, offset, turn, a):
+    """Take min(p − a, A q) from ``left`` for the tokens of a cell in turn; return the sum."""
     mass = 0.0
     for i in range(begin, end):
         q = probs[offset + i] if turns[i] == turn else 0.0
-        mass += min(left[i], (steps + a) * q) - min(left[i], steps * q)
-    return mass
-
-
-@kernel(error_model="numpy", fastmath=REASSOCIATE)
-def _take_mass(left, probs, turns, begin, end, offset, turn, steps):
-    """Take min(p − a, T q) from ``left`` for the tokens of a cell in turn; return the sum."""
-    mass = 0.0
-    for i in range(begin, end):
-        q = probs[offset + i] if turns[i] == turn else 0.0
-        accepted = min(left[i], steps * q)
+        accepted = min(left[i], a * q)
         left[i] -= accepted
         mass += accepted
     return mass

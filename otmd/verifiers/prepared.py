@@ -108,7 +108,7 @@ class PreparedVerifier(ABC):
         # Written so that NaN is refused as well.
         if probs.shape == draft_tokens.shape and low >= -_ROUNDING and high <= 1.0 + _ROUNDING:
             return probs
-        expected = f"{draft_tokens.size} probabilities in [0, 1]"
+        expected = f"probabilities in [0, 1], shape {draft_tokens.shape}"
         raise wrong(f"{type(self).__name__}.accept_probs", probs.tolist(), expected)
 
     def _checked_residual(self, draft_tokens: IntArray) -> FloatArray:

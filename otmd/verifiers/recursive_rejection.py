@@ -15,7 +15,6 @@ from otmd.verifiers.prepared import (
     normalised,
 )
 from otmd.verifiers.rejection_bounds import rejection_bounds
-from otmd.verifiers.rejection_classes import RejectionPosition
 
 
 class RecursiveRejection(Verifier):
@@ -56,7 +55,7 @@ class RecursiveRejection(Verifier):
     def position_bounds(self, target: FloatArray, law: DraftLaw, tol: float) -> tuple[float, float]:
         race, slots = law.position_structure.race, law.position_structure.slots
         if race is not None:
-            low, high = rejection_bounds(RejectionPosition(target, race), law.num_drafts, tol)
+            low, high = rejection_bounds(target, race, tol)
             return 1.0 - high, 1.0 - low
         if slots is None or slots.is_single:
             return super().position_bounds(target, law, tol)

@@ -16,6 +16,7 @@ import numpy as np
 
 from otmd.curve._kernels import AT_A_TIME
 from otmd.kernel import input_size, kernel
+from otmd.laws import Race
 from otmd.laws.race.containment import minority_mass
 from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
@@ -32,25 +33,25 @@ _ROUNDING = 1e-14
 _MASS_ROUNDING = 1e-15
 
 
-def rejection_bounds(position: RejectionPosition, num_drafts: int, tol: float) -> tuple[float, float]:
+def rejection_bounds(target: FloatArray, race: Race, tol: float) -> tuple[float, float]:
     """Guaranteed bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
 
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
+    num_drafts = race.num_drafts
+    position = RejectionPosition(target, race)
     if num_drafts <= 2:
         rejected = position.first
-        draft = position.race.probs
         if num_drafts == 2 and rejected > 0.0:
-            minority = RATE_UNIT * minority_mass(draft)
-            rejected = _two_rejected(position.curve, position.target, draft, rejected, minority)
+            minority = RATE_UNIT * minority_mass(race.probs)
+            rejected = _two_rejected(position.curve, target, race.probs, rejected, minority)
         return rejected, rejected
     curve = position.curve
     low = 0.0
     high = 1.0
     work = 0
     count = 0
-    # Classes that were too wide for fewer drafts are too wide for these.
-    widest = min(_WIDEST * tol, position.widest)
+    widest = _WIDEST * tol
     negligible = _UNOPENED * tol
     while True:
         # One set of classes is held at a time: they are as large as the vocabulary.

@@ -60,16 +60,11 @@ class Classes(NamedTuple):
 
 
 class RejectionPosition:
-    """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT.
-
-    They serve as many drafts as the race has, and fewer. ``widest`` is what the last classes were made for.
-    """
+    """The curve and the classes of one position, with C and q in units of 1/RATE_UNIT."""
 
     def __init__(self, target: FloatArray, race: Race) -> None:
         self.target = target
         self.race = race
-        self.widest = np.inf
-        self._classes: Classes | None = None
         # W(1).
         self.first = float(hockey_stick(target, race.probs, 1.0))
         # A ratio between C = 1 and the next C, far enough from both for their rounding.
@@ -119,10 +114,6 @@ class RejectionPosition:
 
     def classes(self, widest: float) -> Classes:
         """Tokens in classes of similar draft mass; total mass times range of q is at most ``widest``."""
-        if self._classes and widest == self.widest:
-            return self._classes
-        self._classes = None
-        self.widest = widest
         ends = classes_of_mass(mass := np.sort(draft := self.draft), widest * RATE_UNIT * RATE_UNIT)
         low, high, size = mass[ends[1:]], mass[ends[:-1] - 1], -np.diff(ends)
         # As large as the vocabulary, and not needed below.
@@ -145,8 +136,7 @@ class RejectionPosition:
             *before,
         )
         total = before[1][starts[1:] + np.arange(low.size)] + merged[:, BEYOND, 1]
-        self._classes = Classes(low, high, total, size, starts, ratios, *before)
-        return self._classes
+        return Classes(low, high, total, size, starts, ratios, *before)
 
 
 @kernel()

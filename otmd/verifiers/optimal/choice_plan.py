@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.kernel import kernel
 from otmd.probabilities import BoolArray, FloatArray, IntArray
+from otmd.verifiers.prepared import Choice
 
 _SPACING = 0.25
+# The index of the first node: at v = −3.75, s = exp(v − e^{−v}) is below rounding.
+_FIRST = -15
 # e^{−45} is below the rounding of 1.
 _SILENT = 45.0
 
@@ -28,28 +30,20 @@ class Quadrature(NamedTuple):
     steps: FloatArray
 
 
-@kernel()
-def clock_quadrature(slowest, fastest, spacing=_SPACING):
+def clock_quadrature(slowest: float, fastest: float) -> Quadrature:
     """Nodes and steps to integrate sums of exponentials e^{−rs} with rates r from ``slowest`` to ``fastest``.
 
     The substitution s = exp(v − e^{−v}) makes the trapezoidal rule converge double exponentially at the
-    early end (Takahasi and Mori 1974). At the default spacing the rule is exact to rounding.
+    early end (Takahasi and Mori 1974). The rule is exact to rounding.
     """
     latest = np.log(_SILENT * fastest / slowest)
-    first = int(np.floor(-3.7 / spacing))
-    last = int(np.ceil(latest / spacing))
-    times = np.empty(last - first + 1)
-    steps = np.empty(last - first + 1)
+    v = _SPACING * np.arange(_FIRST, np.ceil(latest / _SPACING) + 1.0)
     # s = exp(v − e^{−v})/fastest : times, ds/dv dv : steps
-    for k in range(times.size):
-        v = (first + k) * spacing
-        times[k] = np.exp(v - np.exp(-v)) / fastest
-        steps[k] = spacing * times[k] * (1.0 + np.exp(-v))
-    return Quadrature(times, steps)
+    times = np.exp(v - np.exp(-v)) / fastest
+    return Quadrature(times, _SPACING * times * (1.0 + np.exp(-v)))
 
 
-@kernel()
-def quadrature_for_weights(log_weights, num_drafts):
+def quadrature_for_weights(log_weights: FloatArray, num_drafts: int) -> Quadrature:
     """The quadrature for clocks with these log weights (G,), of which ``num_drafts`` may run at once."""
     return clock_quadrature(np.exp(log_weights.min()), np.exp(log_weights.max()) * num_drafts)
 
@@ -95,7 +89,7 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class ChoicePlan:
+class ChoicePlan(Choice):
     """A lossless verifier at one position: it chooses one of the drafts or none.
 
     If some drafts lie outside H*, one of them is chosen; otherwise one of the drafts or none is. A chosen
@@ -121,11 +115,6 @@ class ChoicePlan:
                 tokens = np.flatnonzero(members)
                 mass[tokens] = np.minimum(side.offered(tokens), self.target[tokens])
         return mass
-
-    @cached_property
-    def rate(self) -> float:
-        """The probability that a draft is accepted."""
-        return float(self.accepted.sum())
 
     @property
     def residual_hit_bound(self) -> float:

@@ -261,7 +261,7 @@ class TimedRates(ClassRates):
         coupling = self._coupling(drafted, of_heavy, choice.expected, waiting * times)
         rejected = weights.rejection * waiting
         both = (rejected * times) @ drafted
-        return self._with_rejection(rates, coupling, rejected @ choice.expected, both)
+        return self._with_rejection(rates, coupling, float(rejected @ choice.expected), both)
 
     def _coupling(
         self, drafted: FloatArray, of_heavy: FloatArray, expected: FloatArray, strength: FloatArray

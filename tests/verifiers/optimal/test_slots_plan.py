@@ -14,6 +14,8 @@ import otmd
 from otmd.laws import Slots
 from otmd.verifiers.optimal import ChoicePlan, plan_slots, slots_plan
 from otmd.verifiers.optimal.choice_plan import Side, clock_quadrature
+from otmd.verifiers.optimal.slots_grid import Entries, grid_of, locate
+from otmd.verifiers.optimal.slots_tiers import choice_rates, rates_alone
 
 ROUNDING = 1e-12
 
@@ -158,9 +160,9 @@ def test_parts_add_up_to_the_token(rows: int, width: int, divisions: int) -> Non
         shares[first_row + k, np.arange(300)] = draft[:, k] * scale[first_row + k]
     sigma = shares.sum(axis=0)
     target = sigma * rng.random(300)
-    grid = slots_plan.Grid(own, 1, scale, 1, np.empty((0, 0), int), nodes).with_divisions(divisions)
-    entries = slots_plan.Entries(target, draft, first_row)
-    classes, parts = slots_plan._located(np.arange(300), entries, grid)
+    grid = grid_of(own, scale, divisions, nodes)
+    entries = Entries(target, draft, first_row)
+    classes, parts = locate(np.arange(300), entries, grid)
     assert (parts >= 0.0).all()
     np.testing.assert_allclose(parts.sum(axis=1), sigma, atol=1e-14)
     spread = own < 0
@@ -192,10 +194,7 @@ def rates_at(
     """P(chosen) by row and by class, and the coupling."""
     weights = np.exp(log_weights)
     quadrature = clock_quadrature(weights.min(), weights.max() * sum(copies))
-    by_row, rates = np.empty(drafts.shape), np.empty(weights.size)
-    coupling = np.empty((weights.size, weights.size))
-    slots_plan.choice_rates(weights, drafts, never, np.array(copies), *quadrature, by_row, rates, coupling)
-    return by_row, rates, coupling
+    return choice_rates(weights, drafts, never, np.array(copies), *quadrature)
 
 
 @pytest.mark.parametrize("rejects", [False, True])
@@ -241,7 +240,7 @@ def test_rates_and_their_slopes(copies: tuple[int, ...], spread: float, rejects:
 def test_a_class_alone_in_its_tier(copies: tuple[int, ...]) -> None:
     rng = np.random.default_rng(len(copies))
     drafts, below = 0.4 * rng.random((2, len(copies), 5))
-    by_row = slots_plan.rates_alone(drafts, below, np.array(copies))
+    by_row = rates_alone(drafts, below, np.array(copies))
     for g in range(5):
         expected, _, _ = rates_at(np.zeros(1), drafts[:, [g]], below[:, g], copies)
         np.testing.assert_allclose(by_row[:, [g]], expected, atol=1e-14)
