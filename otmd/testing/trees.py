@@ -159,11 +159,11 @@ class CutTree(GrownLaw):
 
     def draft_tree(self, context: Context, choices: RandomChoices) -> DraftTree:
         """See :class:`~otmd.trees.TreeLaw`."""
-        return _CutDrafts(context, choices, self.grow)
+        return CutDrafts(context, choices, self.grow)
 
     def grow(self, tree: GrownTree) -> Iterator[list[Prefix]]:
         """Draw a tree node by node: scores fall along a path, and with each further draft of a node."""
-        assert isinstance(tree, _CutDrafts)
+        assert isinstance(tree, CutDrafts)
         scores: dict[Prefix, float] = {(): 1.0}
         drafts: dict[Prefix, IntArray] = {}
         kept = Counter[Prefix]()
@@ -192,7 +192,7 @@ class CutTree(GrownLaw):
         return np.sort(q)[::-1][: tokens.size]
 
 
-class _CutDrafts(GrownTree):
+class CutDrafts(GrownTree):
     def keep(self, counts: Counter[Prefix]) -> None:
         """Keep the first drafts of each node: they are drawn as if there had been no others."""
         for prefix, node in self._nodes.items():
