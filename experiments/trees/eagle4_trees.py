@@ -6,8 +6,8 @@
 A plug-in of EAGLE-4 (eagle-harness 0.1.3) draws up to eight children of a node without replacement. The score
 of the i-th is the i-th largest q there, whatever its token, times the score of the node. On each level the
 eight nodes of the largest scores get children. The best drafts of the whole tree are kept, and verified token
-by token. Compared is a tree that keeps the best drafts of each level. ``docs/theory_trees.md`` says which rule
-is lossless for which. Every rule writes after each prompt, by steps of its own (:mod:`otmd.study.steps`).
+by token. Another tree keeps the best drafts of each level. ``docs/theory_trees.md`` says which rules are
+lossless for which. Every rule writes after each prompt, by steps of its own (:mod:`otmd.study.steps`).
 """
 
 from argparse import Namespace
