@@ -1,0 +1,81 @@
+from collections import Counter, defaultdict
+
+import numpy as np
+import polars as pl
+import pytest
+from models.conftest import WORDS, make_pair
+
+import otmd
+from experiments.trees import eagle4_trees
+from experiments.trees.eagle4_trees import OrderStatistics
+from otmd.models import Prompt
+from otmd.study.plan import Candidate
+from otmd.testing.trees import CutTree
+from otmd.trees import TableModel, TreeLaw
+from otmd.trees.base import Context
+from otmd.trees.random_choices import RandomChoices, Sampled, every_outcome
+
+CUT = [way for way in eagle4_trees.candidates() if way.law.startswith("cut") and way.budget == 8]
+
+
+def drafts_of(law: TreeLaw) -> dict[str, float]:
+    """The probability of each tree, its drafts in the order in which they were drawn."""
+    context, probs = Context(law.draft_model, law), defaultdict[str, float](float)
+
+    def draw(choices: RandomChoices) -> str:
+        tree = law.draft_tree(context, choices)
+        nodes = [(prefix, tree.node(prefix)) for prefix in tree.prefixes()]
+        return str([(prefix, node.tokens.tolist()) for prefix, node in nodes if node])
+
+    for text, prob in every_outcome(draw):
+        probs[text] += prob
+    return probs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cut_as_a_whole_the_law_is_that_of_the_case_on_record(seed: int) -> None:
+    draft = TableModel.random(3, 2, 0.5, rng=seed)
+    by_level, by_node = drafts_of(OrderStatistics(draft, 4, 3, 2)), drafts_of(CutTree(draft, 4, 3, 2))
+    assert by_level == pytest.approx(by_node, abs=1e-12)
+
+
+@pytest.mark.parametrize("way", CUT, ids=lambda way: way.law)
+def test_each_rule_is_lossless_for_its_law(way: Candidate) -> None:
+    draft = TableModel([[0.5, 0.5, 0.0], [[0.2, 0.3, 0.5], [0.6, 0.2, 0.2], [1.0, 0.0, 0.0]]])
+    law = OrderStatistics(draft, 4, 2, 2, by_layer=way.law == "cut by level")
+    for rule in way.rules.values():
+        otmd.testing.check_tree_verifier(rule, law)
+        # A law that a rule refuses would pass as well.
+        rule.step(TableModel.random(3, 1, rng=0), law, rng=0)
+
+
+def test_laws_of_one_size_have_as_many_drafts() -> None:
+    draft = TableModel.random(40, 1, rng=0)
+    for way in eagle4_trees.candidates():
+        law = way.make(draft)
+        tree = law.draft_tree(Context(draft, law), Sampled(np.random.default_rng(0)))
+        prefixes = tree.prefixes()
+        num_drafts = sum(node.tokens.size for prefix in prefixes if (node := tree.node(prefix)))
+        assert num_drafts == way.budget, way
+        if way.law == "cut by level":
+            assert tuple(Counter(map(len, prefixes[1:])).values()) == way.levels
+
+
+def test_the_script_on_a_tiny_model(tmp_path, capsys, monkeypatch) -> None:
+    pair = make_pair()
+    prompts = {f"p{i}": Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)}
+    monkeypatch.setattr(eagle4_trees, "loaded", lambda draft: pair)
+    monkeypatch.setattr(eagle4_trees, "all_prompts", lambda *_: prompts)
+    monkeypatch.setattr(eagle4_trees, "load_prompts", lambda *_, **__: list(prompts.values()))
+    monkeypatch.setattr(eagle4_trees, "SHAPES", ((2, 2),))
+    options = ["--parts", str(tmp_path / "parts"), "--output", str(tmp_path / "o.parquet")]
+    options += ["--drafts", "skip:1,3", "--temperatures", "1"]
+    table = eagle4_trees.main(options)
+    assert "3 of 3" in capsys.readouterr().err
+    assert table.select("law", "rule").unique().height == 7
+    counted = table.filter(pl.col("steps") > 0)
+    assert (counted["tokens"] / counted["steps"]).is_between(1.0, 1.0 + eagle4_trees.DEPTH).all()
+    assert eagle4_trees.main(options).equals(table)
+    assert "0 of 3" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--temperatures"):
+        eagle4_trees.main([*options, "--temperatures", "0"])
