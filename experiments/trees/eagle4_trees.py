@@ -1,7 +1,6 @@
 """EAGLE-4's trees at T > 0, compared with strata and with independent paths of as many drafts.
 
     python -m experiments eagle4_trees
-    python -m experiments eagle4_trees --drafts skip:15 --prompts 2 --output runs/quick.parquet
 
 A plug-in of EAGLE-4 (eagle-harness 0.1.3) draws up to eight children of a node without replacement. The score
 of the i-th is the i-th largest q there, whatever its token, times the score of the node. On each level the
@@ -85,20 +84,19 @@ class OrderStatistics(CutTree):
         tree.keep(Counter(node for _, node in kept))
 
 
-def candidates() -> Iterator[Candidate]:
-    """Every law and number of drafts, with the rules that are lossless for the law."""
+def candidates(paths: int, depth: int) -> Iterator[Candidate]:
+    """Every law of so many drafts, with the rules that are lossless for the law."""
     by_node = {"token by token": TokenLevel(RecursiveRejection()), "Traversal": Traversal()}
     by_level = by_node | {"layer by layer": LayerVerification(RecursiveRejection())}
     pooled = {"layer by layer": LayerVerification()}
-    for paths, depth in SHAPES:
-        drafts = paths * depth
-        of = partial(Candidate, tree=f"{drafts} drafts", levels=(paths,) * depth, budget=drafts)
-        yield of("cut as a whole", partial(OrderStatistics, budget=drafts, depth=DEPTH, width=WIDTH), by_node)
-        levels = partial(OrderStatistics, budget=drafts, depth=depth, width=paths, by_layer=True)
-        yield of("cut by level", levels, by_level)
-        strata = partial(TokenTree, branching=(paths, *[1] * (depth - 1)), law=Stratified)
-        yield of("strata", strata, pooled)
-        yield of("independent paths", partial(IIDPaths, num_paths=paths, depth=depth), pooled)
+    drafts = paths * depth
+    of = partial(Candidate, tree=f"{drafts} drafts", levels=(paths,) * depth, budget=drafts)
+    yield of("cut as a whole", partial(OrderStatistics, budget=drafts, depth=DEPTH, width=WIDTH), by_node)
+    levels = partial(OrderStatistics, budget=drafts, depth=depth, width=paths, by_layer=True)
+    yield of("cut by level", levels, by_level)
+    strata = partial(TokenTree, branching=(paths, *[1] * (depth - 1)), law=Stratified)
+    yield of("strata", strata, pooled)
+    yield of("independent paths", partial(IIDPaths, num_paths=paths, depth=depth), pooled)
 
 
 @cache
@@ -115,17 +113,19 @@ def prompt_rows(
     """Sums over the counted steps of every law and rule after a prompt."""
     target, drafting = loaded(draft)
     before = prompt_tokens(target.tokenizer, all_prompts((domain,), 0)[prompt_id])
-    ways = [(way, rule) for way in candidates() for rule in way.rules]
-    texts = [branches(model, [before] * len(ways)) for model in (target, drafting)]
     step, seed = Processing(temperature), int(rng.integers(2**32))
-    walks = []
-    for (way, rule), *both in zip(ways, *texts, strict=True):
-        readers = [Reader(text, step, target.token_count) for text in both]
-        choices = Sampled(np.random.default_rng(seed))
-        walks.append(Walk(way.make, way.rules[rule], readers[0], readers[1], choices))
-    by_walk = take_steps(walks, NUM_STEPS, LEFT_OUT, target.stop_tokens)
-    for (way, rule), sums in zip(ways, by_walk, strict=True):
-        yield {"drafts": way.budget, "law": way.law, "rule": rule, "tokens": sums.tokens, "steps": sums.steps}
+    for shape in SHAPES:
+        ways = [(way, rule) for way in candidates(*shape) for rule in way.rules]
+        texts = [branches(model, [before] * len(ways)) for model in (target, drafting)]
+        walks = []
+        for (way, rule), *both in zip(ways, *texts, strict=True):
+            readers = [Reader(text, step, target.token_count) for text in both]
+            choices = Sampled(np.random.default_rng(seed))
+            walks.append(Walk(way.make, way.rules[rule], readers[0], readers[1], choices))
+        by_walk = take_steps(walks, NUM_STEPS, LEFT_OUT, target.stop_tokens)
+        for (way, rule), sums in zip(ways, by_walk, strict=True):
+            about = {"drafts": way.budget, "law": way.law, "rule": rule}
+            yield about | {"tokens": sums.tokens, "steps": sums.steps}
 
 
 def tasks_of(chosen: Namespace) -> list[Task]:
