@@ -14,6 +14,7 @@ from otmd.testing.trees import CutTree
 from otmd.trees import TableModel, TreeLaw
 from otmd.trees.base import Context
 from otmd.trees.random_choices import RandomChoices, Sampled, every_outcome
+from paper_figures import queries
 
 WAYS = [way for shape in eagle4_trees.SHAPES for way in eagle4_trees.candidates(*shape)]
 CUT = [way for way in WAYS[:4] if way.law.startswith("cut")]
@@ -80,3 +81,18 @@ def test_the_script_on_a_tiny_model(tmp_path, capsys, monkeypatch) -> None:
     assert "0 of 3" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--temperatures"):
         eagle4_trees.main([*options, "--temperatures", "0"])
+
+
+def test_leads_are_means_over_pairs_of_ratios_over_the_same_prompts(monkeypatch) -> None:
+    """A tenth more tokens at each prompt of one pair, a fifth more at each of the other: no variance."""
+    rows = [
+        {"draft": draft, "temperature": 1.0, "drafts": 8, "domain": "code", "prompt_id": f"{prompt}"}
+        | {"law": law, "rule": "layer by layer", "steps": 4, "tokens": lead**is_first * (9.0 + prompt)}
+        for draft, lead in (("skip:15", 1.1), ("skip:13,15,17", 1.2))
+        for is_first, law in enumerate(("independent paths", "strata"))
+        for prompt in range(5)
+    ]
+    monkeypatch.setattr(queries, "read", lambda name: pl.DataFrame(rows))
+    numbers = queries.drawn_tree_lead("strata, layer by layer", "independent paths, layer by layer")
+    assert numbers["leads"] == "T = 1, 8 drafts: +15.0 (+15.0 to +15.0); T = 1, mean: +15.0 (+15.0 to +15.0)"
+    assert [numbers[name] for name in ("so", "more", "ahead", "cells")] == [1.0, "more at T = 1", 2, 2]
