@@ -200,7 +200,10 @@ def test_the_definitions_for_flashinfer_have_sound_references():
 def test_the_definition_of_trees_needs_what_each_draft_was_drawn_from():
     """With q in place of q without the siblings before, distinct drafts are accepted too often."""
     pytest.importorskip("torch")
-    faulty = lambda *given: flashinfer_tree(*given[:-1], given[-1]._replace(drafts="with replacement"))  # noqa: E731
+
+    def faulty(p, q, tokens, rng, case):
+        return flashinfer_tree(p, q, tokens, rng, case._replace(drafts="with replacement"))
+
     assert referee.judge(faulty, "recursive rejection").verdict == "NOT LOSSLESS"
 
 

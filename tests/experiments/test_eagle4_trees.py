@@ -9,6 +9,7 @@ import otmd
 from experiments.trees import eagle4_trees
 from experiments.trees.eagle4_trees import OrderStatistics
 from otmd.models import Prompt
+from otmd.study import plan
 from otmd.study.plan import Candidate
 from otmd.testing.trees import CutTree
 from otmd.trees import TableModel, TreeLaw
@@ -16,7 +17,7 @@ from otmd.trees.base import Context
 from otmd.trees.random_choices import RandomChoices, Sampled, every_outcome
 from paper_figures import queries
 
-WAYS = [way for shape in eagle4_trees.SHAPES for way in eagle4_trees.candidates(*shape)]
+WAYS = list(eagle4_trees.candidates())
 CUT = [way for way in WAYS[:4] if way.law.startswith("cut")]
 
 
@@ -63,24 +64,25 @@ def test_laws_of_one_size_have_as_many_drafts() -> None:
             assert tuple(Counter(map(len, prefixes[1:])).values()) == way.levels
 
 
-def test_the_script_on_a_tiny_model(tmp_path, capsys, monkeypatch) -> None:
+def test_the_script_on_a_tiny_model(tmp_path, monkeypatch) -> None:
     pair = make_pair()
-    prompts = {f"p{i}": Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)}
-    monkeypatch.setattr(eagle4_trees, "loaded", lambda draft: pair)
-    monkeypatch.setattr(eagle4_trees, "all_prompts", lambda *_: prompts)
-    monkeypatch.setattr(eagle4_trees, "load_prompts", lambda *_, **__: list(prompts.values()))
+    prompts = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
+    monkeypatch.setattr(plan, "loaded_pair", lambda *_: pair)
+    monkeypatch.setattr(eagle4_trees, "load_prompts", lambda *_, **__: prompts)
     monkeypatch.setattr(eagle4_trees, "SHAPES", ((2, 2),))
-    options = ["--parts", str(tmp_path / "parts"), "--output", str(tmp_path / "o.parquet")]
-    options += ["--drafts", "skip:1,3", "--temperatures", "1"]
-    table = eagle4_trees.main(options)
-    assert "3 of 3" in capsys.readouterr().err
+    output = tmp_path / "o.parquet"
+    options = ["--parts", str(tmp_path / "parts"), "--output", str(output), "--temperatures", "1"]
+    table = eagle4_trees.main([*options, "--drafts", "skip:1,3", "--starts", "1", "2"])
     assert table.select("law", "rule").unique().height == 7
-    counted = table.filter(pl.col("steps") > 0)
-    assert (counted["tokens"] / counted["steps"]).is_between(1.0, 1.0 + eagle4_trees.DEPTH).all()
-    assert eagle4_trees.main(options).equals(table)
-    assert "0 of 3" in capsys.readouterr().err
+    assert table.group_by("start").len()["len"].to_list() == [21, 21]
+    assert (table["tokens"] / table["steps"]).is_between(1.0, 1.0 + eagle4_trees.DEPTH).all()
+    monkeypatch.setattr(plan, "loaded_pair", lambda *_: pytest.fail("measured again"))
+    assert eagle4_trees.main([*options, "--drafts", "skip:1,3", "--starts", "1"]).equals(
+        table.filter(start=1)
+    )
+    assert pl.read_parquet(output).equals(table.filter(start=1))
     with pytest.raises(SystemExit, match="--temperatures"):
-        eagle4_trees.main([*options, "--temperatures", "0"])
+        eagle4_trees.main([*options, "0"])
 
 
 def test_leads_are_means_over_pairs_of_ratios_over_the_same_prompts(monkeypatch) -> None:
