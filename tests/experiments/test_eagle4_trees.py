@@ -81,8 +81,6 @@ def test_the_script_on_a_tiny_model(tmp_path, monkeypatch) -> None:
         table.filter(start=1)
     )
     assert pl.read_parquet(output).equals(table.filter(start=1))
-    with pytest.raises(SystemExit, match="--temperatures"):
-        eagle4_trees.main([*options, "0"])
 
 
 def test_leads_are_means_over_pairs_of_ratios_over_the_same_prompts(monkeypatch) -> None:
