@@ -193,6 +193,8 @@ class CutTree(GrownLaw):
 
 
 class CutDrafts(GrownTree):
+    """A tree of which drafts are dropped after they are drawn."""
+
     def keep(self, counts: Counter[Prefix]) -> None:
         """Keep the first drafts of each node: they are drawn as if there had been no others."""
         for prefix, node in self._nodes.items():
