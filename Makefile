@@ -15,7 +15,8 @@ READY_BENCH := $(VENV)/.ready-bench
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 EXPERIMENTS := spectr_acceptance spectr_floor draft_quality spechub_toy real_positions draft_laws invariance \
-  lossy_rules lossy_texts spectr_paths spechub_depths sequence_optimum layerwise_optimum
+  lossy_rules lossy_texts spectr_paths spechub_depths sequence_optimum layerwise_optimum \
+  eagle4_trees
 
 .PHONY: help setup demo test test-slow bench experiments figures lint format docs paper clean clean-all
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import t as student
 
+from otmd.study.estimate import Estimate, estimate
 from paper_figures.acceptance import RIVALS, largest_optimum, misstated, read_quality
 from paper_figures.common import PAIR, PAIRS, means, read, read_positions, side_by_side
 
@@ -603,3 +604,28 @@ def layer_at_its_limits(rivals: Sequence[str]) -> Numbers:
         cells += rows
     of_cells = pl.concat(cells)
     return {"so": share_above(of_cells), "leads": "; ".join(words), **counts(of_cells)}
+
+
+# EAGLE-4's trees.
+
+
+def drawn_tree_lead(name: str, over: str = "cut as a whole, position by position") -> Numbers:
+    """The lead of a law and rule over another: at each number of drafts, and over all."""
+    by = ["temperature", "drafts", "draft", "law", "rule"]
+    rows = estimate(read("eagle4_trees").sort(by), by, ["tokens"], "steps")
+    tokens = {tuple(group.values()): values["tokens"] for group, values in rows}
+    first, second = (tuple(way.split(", ")) for way in (name, over))
+    settings = list(dict.fromkeys(way[:3] for way in tokens))
+    leads = {at: 100.0 * (tokens[at + first] / tokens[at + second] - 1.0) for at in settings}
+
+    def mean(*at: Any) -> Numbers:
+        of = [lead for setting, lead in leads.items() if setting[: len(at)] == at]
+        return Estimate.of(np.mean(of, axis=0)).columns("value")
+
+    sizes = dict.fromkeys(setting[:2] for setting in settings)
+    words = [f"T = {t:g}, {drafts} drafts: {signed([mean(t, drafts)])}" for t, drafts in sizes]
+    overall = pl.DataFrame([{"temperature": t} | mean(t) for t in dict.fromkeys(t for t, *_ in settings)])
+    words += [f"T = {row['temperature']:g}, mean: {signed([row])}" for row in overall.to_dicts()]
+    says = {"so": share_above(overall), "more": outcome(overall), "leads": "; ".join(words)}
+    size = {"pairs": len({pair for *_, pair in settings}), "prompts": leads[settings[0]].size - 1}
+    return says | size | counts(pl.DataFrame([mean(*setting) for setting in settings]))

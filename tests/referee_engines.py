@@ -13,7 +13,7 @@ import numpy as np
 import otmd
 from otmd.testing import referee
 
-DEFINITION = Path(__file__).parents[1] / "docs" / "examples" / "chain_speculative_sampling.json"
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
 
 def law_of(case: referee.Case, rows: np.ndarray) -> otmd.DraftLaw:
@@ -72,15 +72,39 @@ def transformers(target_probs, draft_probs, draft_tokens, rng):
     return output.numpy()
 
 
-def flashinfer_definition(target_probs, draft_probs, draft_tokens, rng):
-    """The reference of the trace definition, which takes its arguments in FlashInfer's order."""
+def definition(name: str, rng: np.random.Generator, *given: np.ndarray) -> np.ndarray:
+    """The output of a trace definition's reference, which takes its arguments in FlashInfer's order."""
     import torch
 
     torch.manual_seed(int(rng.integers(2**31)))
     namespace: dict = {}
-    exec(json.loads(DEFINITION.read_text("utf-8"))["reference"], namespace)
-    given = [torch.from_numpy(part) for part in (draft_probs, draft_tokens, target_probs)]
-    return namespace["run"](*given).numpy()
+    exec(json.loads((EXAMPLES / f"{name}.json").read_text("utf-8"))["reference"], namespace)
+    return namespace["run"](*map(torch.from_numpy, given)).numpy()
+
+
+def flashinfer_definition(target_probs, draft_probs, draft_tokens, rng):
+    """The definition of chain sampling."""
+    return definition("chain_speculative_sampling", rng, draft_probs, draft_tokens, target_probs)
+
+
+def flashinfer_tree(target_probs, draft_probs, draft_tokens, rng, case):
+    """The definition of tree sampling, whose drafts name their first child and next sibling."""
+    batch, size = draft_tokens.shape
+    probs = draft_probs.copy()
+    first_child, next_sibling = np.full((2, batch, size + 1), -1)
+    above, start = [0], 1
+    for count in case.branching:
+        for node in above:
+            siblings = np.arange(start, start + count)
+            first_child[:, node], next_sibling[:, siblings[:-1]] = start, siblings[1:]
+            for draft in siblings[:-1] - 1 if case.drafts == "without replacement" else ():
+                later = slice(draft + 1, siblings[-1])
+                np.put_along_axis(probs[:, later], draft_tokens[:, draft, None, None], 0.0, -1)
+            start += count
+        above = range(start - len(above) * count, start)
+    probs /= probs.sum(-1, keepdims=True)
+    given = probs, draft_tokens, target_probs, first_child, next_sibling
+    return definition("tree_speculative_sampling", rng, *given)[:, : len(case.branching) + 1]
 
 
 def layers(target_probs, draft_probs, draft_tokens, rng, case):
@@ -115,6 +139,7 @@ def layers(target_probs, draft_probs, draft_tokens, rng, case):
 ENGINES = {
     "transformers": (transformers, "token-level"),
     "flashinfer-definition": (flashinfer_definition, "token-level"),
+    "flashinfer-tree-definition": (flashinfer_tree, "recursive rejection"),
     "recursive-rejection": (position_by_position(otmd.RecursiveRejection()), "recursive rejection"),
     "k-seq": (position_by_position(otmd.KSequential()), "k-seq"),
     "preference": (position_by_position(otmd.Preference()), "preference"),

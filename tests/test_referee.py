@@ -12,7 +12,13 @@ from functools import partial
 import numpy as np
 import pytest
 import referee_cases
-from referee_engines import flashinfer_definition, layers, position_by_position, transformers
+from referee_engines import (
+    flashinfer_definition,
+    flashinfer_tree,
+    layers,
+    position_by_position,
+    transformers,
+)
 
 import otmd
 from otmd import trees
@@ -185,9 +191,20 @@ def test_layers_on_tensors():
     assert referee.judge(layers, "layer", 5_000).verdict == "PASS"
 
 
-def test_the_definition_for_flashinfer_has_a_sound_reference():
+def test_the_definitions_for_flashinfer_have_sound_references():
     pytest.importorskip("torch")
     assert referee.judge(flashinfer_definition).verdict == "PASS"
+    assert referee.judge(flashinfer_tree, "recursive rejection").verdict == "PASS"
+
+
+def test_the_definition_of_trees_needs_what_each_draft_was_drawn_from():
+    """With q in place of q without the siblings before, distinct drafts are accepted too often."""
+    pytest.importorskip("torch")
+
+    def faulty(p, q, tokens, rng, case):
+        return flashinfer_tree(p, q, tokens, rng, case._replace(drafts="with replacement"))
+
+    assert referee.judge(faulty, "recursive rejection").verdict == "NOT LOSSLESS"
 
 
 def test_transformers():

@@ -183,15 +183,19 @@ class CutTree(GrownLaw):
             child = (*best, int(drafts[best][kept[best]]))
             scores[child] = waiting[best]
             kept[best] += 1
-        # The drafts that are kept are drawn as if there had been no others.
-        for prefix, node in tree.nodes.items():
-            count = kept[prefix]
-            law = tree.context.node_law(prefix, count) if count else None
-            tree.nodes[prefix] = node and law and Node(law, node.tokens[:count], count)
+        keep_first(tree, kept)
 
     def score(self, q: FloatArray, tokens: IntArray) -> FloatArray:
         """The score of each draft (n,) of a node, without that of the node."""
         return np.sort(q)[::-1][: tokens.size]
+
+
+def keep_first(tree: DraftTree, counts: Counter[Prefix]) -> None:
+    """Keep the first drafts of each node of a drawn tree: they are drawn as if there had been no others."""
+    for prefix, node in tree.nodes.items():
+        count = counts[prefix]
+        law = tree.context.node_law(prefix, count) if count else None
+        tree.nodes[prefix] = node and law and Node(law, node.tokens[:count], count)
 
 
 class _Smoothed(DraftLaw):

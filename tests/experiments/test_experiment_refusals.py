@@ -8,7 +8,7 @@ import pytest
 from experiments.claims import draft_quality, tree_leads
 from experiments.estimates import summarise
 from experiments.runner import read_tasks, task_rows
-from experiments.trees import sequence_optimum, spechub_depths, spectr_paths
+from experiments.trees import eagle4_trees, sequence_optimum, spechub_depths, spectr_paths
 from paper_figures import __main__ as figures
 from paper_figures import claims, common
 
@@ -67,6 +67,7 @@ BAD_ARGUMENTS = [
     (spectr_paths, "--paths 0", "expected numbers of at least 1"),
     (spectr_paths, "--depths 99", "expected at least the depth 99"),
     (spectr_paths, "--temperature 0", "expected a number above 0"),
+    (eagle4_trees, "--temperatures 1 0", "--temperatures: got [1.0, 0.0], expected numbers above 0"),
     (spectr_paths, "--prompts 1", "--prompts: got 1, expected at least 2"),
     (spechub_depths, "--depth 0", "expected 1 to --length"),
     (spechub_depths, "--temperatures 0", "expected numbers above 0"),
