@@ -23,7 +23,7 @@ _METRICS = {
     "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
     "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
     "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
-    "acceptance length, SGLang's spec_accept_length)",
+    "acceptance length; SGLang's spec_accept_length counts the prefill's token too)",
     "conditional acceptance": "accepted / reached at this depth",
     "acceptance per step": "accepted at this depth / steps (vLLM's per-position acceptance rate)",
 }

@@ -89,9 +89,9 @@ def held_out(
 ) -> float:
     """The value of the best on half of the prompts, measured on the rest: the mean of both ways.
 
-    On the prompts on which it was chosen, the best of many candidates is also the luckiest. Parameters are
-    those of :func:`rank`; values are tokens per second with times, else per step. NaN for fewer than four
-    prompts, or if the best has no row on the rest.
+    On the prompts on which it was chosen, the value of the best of many candidates is biased upwards.
+    Parameters are those of :func:`rank`; values are tokens per second with times, else per step. NaN for
+    fewer than four prompts, or if the best has no row on the rest.
     """
     prompts = table.select(PROMPT).unique().sort(PROMPT).with_row_index("half")
     if len(prompts) < 4:
@@ -135,8 +135,7 @@ def decision(ranked: pl.DataFrame, on_the_rest: float = math.nan) -> list[str]:
     if not math.isnan(on_the_rest):
         unit = "second" if "tokens_per_second" in best else "step"
         sentences.append(
-            "The best of many is also the luckiest: chosen on half of the prompts, it yields "
-            f"{on_the_rest:.2f} tokens per {unit} on the rest."
+            f"Chosen on half of the prompts, the best yields {on_the_rest:.2f} tokens per {unit} on the rest."
         )
     if alike:
         left = len(alike) - MOST_NAMED

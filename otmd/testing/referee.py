@@ -327,7 +327,7 @@ def rejection(target: Array, draft: Array, tokens: Array, rng: Rng, **fault: Cal
     p, q = (probs[row[:, None], np.arange(depth), tokens] for probs in (target, draft))
     accepted = fault.get("accept", lambda p, q, u: u * q < p)(p, q, rng.random(p.shape))
     length = np.cumprod(accepted, axis=1).sum(1)
-    # After the last draft nothing is subtracted, and the token is a bonus.
+    # After the last draft nothing is subtracted, and the token is the extra one.
     after, q = np.pad(draft, ((0, 0), (0, 1), (0, 0))), np.pad(q, ((0, 0), (0, 1)))
     residual = fault.get("residual", lambda p, q, q_of_draft: p - q)
     left = residual(target[row, length], after[row, length], q[row, length, None])
@@ -341,7 +341,7 @@ FAULTS: dict[str, dict[str, Callable[..., Array]]] = {
         "accept": lambda p, q, u: p >= q,
         "residual": lambda p, *_: p * (p == p.max(-1, keepdims=True)),
     },
-    "bonus from the row before": {"rows": lambda p: np.append(p[:, :-1], p[:, -2:-1], axis=1)},
+    "extra token from the row before": {"rows": lambda p: np.append(p[:, :-1], p[:, -2:-1], axis=1)},
     "drafts of q < .3 dropped": {
         "accept": lambda p, q, u: (u * q < p) & (q >= 0.3),
         "residual": lambda p, q, q_of_draft: np.where(q_of_draft < 0.3, p, p - q),
