@@ -182,7 +182,7 @@ class CachedContinuations(Continuations):
         self._logits: dict[Prefix, np.ndarray] = {}
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        if missing := {*prefixes} - self._logits.keys():
+        if missing := {prefix for prefix in prefixes if prefix not in self._logits}:
             self._compute(missing)
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
