@@ -49,7 +49,7 @@ class ConditionalPoisson(DraftLaw):
 
 @dataclass(frozen=True, eq=False)
 class PoissonSets(Distinct):
-    """The drafts of :class:`ConditionalPoisson`, with sums in closed form; listed only when asked."""
+    """The drafts of :class:`ConditionalPoisson`, with sums in closed form."""
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()

@@ -28,8 +28,8 @@ class Structure:
     ----------
     deterministic : ndarray of int64, shape (m,)
         Tokens that are always drafted, in this order. No random draft is one of them.
-    random : Slots, Race, Table or None
-        The other drafts; None if there are none.
+    random : Drafts or None
+        The other drafts: Slots, a Race, a Table or another kind; None if there are none.
     vocab_size : int
         V.
 
@@ -147,7 +147,7 @@ class Structure:
     def random_probs(self) -> FloatArray | None:
         """The distribution that a token is drawn from at random, q or that of its stratum, (V,).
 
-        0 everywhere if all drafts are deterministic; None if a token may be drawn from several.
+        0 everywhere if all drafts are deterministic; None for other random drafts.
         """
         match self.random:
             case None:
