@@ -63,7 +63,7 @@ class Race(Distinct):
     probs : ndarray of float64, shape (…, V)
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
-        The number of drafts, at least 2.
+        The number of drafts. A law of one draft has :class:`Slots` in its structure instead.
 
     Examples
     --------
