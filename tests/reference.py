@@ -53,7 +53,7 @@ def without(masses: Probs, removed: Iterable[int]) -> list[Number]:
 
 
 def excess(p: Probs, q: Probs) -> list[Number]:
-    """Where p lies above q: (p - q)_+, scaled to one.
+    """The excess of p over q, (p - q)_+, scaled to one.
 
     Two laws that differ by rounding alone may leave nothing; p itself is then as good as any, its
     weight in the outcome being of the order of the rounding.
@@ -510,7 +510,7 @@ def traversal(target: Model, draft: Model) -> Callable[[Tree], Emitted]:
     """Children before their parent, drafts without replacement; on a single path, block verification."""
 
     def below(tree: Tree, prefix: Tokens, reached: Number) -> tuple[Emitted, Number]:
-        """What is emitted there, and the probability that all of it is refused."""
+        """The emitted paths with their probabilities, and the probability that the subtree is refused."""
         p, found, alive = target(prefix), [], 1
         drafts = tree.get(prefix, ())
         for i, y in enumerate(drafts):

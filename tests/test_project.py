@@ -294,7 +294,7 @@ def reference_names() -> list[str]:
 
 
 def public_names() -> set[str]:
-    """What ``otmd`` and its public packages list, each thing once, without constants."""
+    """The names that ``otmd`` and its public packages list, each thing once, without constants."""
     names = {name for name in otmd.__all__ if not inspect.ismodule(getattr(otmd, name))}
     for package in {*otmd.__all__} - names:
         module = operator.attrgetter(package)(otmd)

@@ -1,4 +1,4 @@
-"""What is released, built and installed: the sdist, the wheel made from it, and a first answer from that."""
+"""The release, built and installed: the sdist, the wheel made from it, and a first answer from that."""
 
 from __future__ import annotations
 

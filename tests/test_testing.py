@@ -1,4 +1,4 @@
-"""What users' tests are given: assertions that pass what is sound, fail what is not, and say why."""
+"""Assertions for users' tests pass what is sound, fail what is not, and say why."""
 
 from __future__ import annotations
 

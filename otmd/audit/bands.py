@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otmd.audit import claims
-from otmd.audit.claims import CLASSES, OUTPUTS
+from otmd.audit.claims import CLASSES, ORDERED, OUTPUTS
 from otmd.audit.judge import PARTS, Claim, classes_of, is_tested
 from otmd.audit.table import Table
 from otmd.probabilities import FloatArray, IntArray
@@ -80,7 +79,7 @@ def _classes_in_order(table: Table, side: str, order: str) -> tuple[Sequence[str
     if side == OUTPUTS and order in CLASSES:
         labels, probs = classes_of(table, order)
         return CLASSES[order], labels[lines], probs[lines]
-    claim = next(claim for claim in claims.ORDERED[side] if claim.order == order)
+    claim = next(claim for claim in ORDERED[side] if claim.order == order)
     # The quarter in which the middle of the token's mass lies.
     middle = table[claim.name][lines] + 0.5 * table["mass"][lines]
     labels = np.minimum((PARTS * middle).astype(np.int64), PARTS - 1)

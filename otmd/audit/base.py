@@ -106,12 +106,10 @@ def derived_rng(rng: RngLike, audit: str) -> np.random.Generator:
 
 def acceptance_ceiling(target: FloatArray, law: DraftLaw) -> float:
     """The ceiling of an :class:`Acceptance`, rounded up."""
-    needs_flow = isinstance(law.position_structure.random, Table)
-    if not needs_flow or law.position_structure.num_tuples <= _MOST_TUPLES:
-        rate = float(optimal_acceptance(target, law).rate)
-    else:
-        rate = float(draft_probability_bound(target, law))
-    return min(1.0, rate + SLACK)
+    structure = law.position_structure
+    is_large = isinstance(structure.random, Table) and structure.num_tuples > _MOST_TUPLES
+    rate = draft_probability_bound(target, law) if is_large else optimal_acceptance(target, law).rate
+    return min(1.0, float(rate) + SLACK)
 
 
 def largest_deviations(observed: FloatArray, expected: FloatArray) -> tuple[TokenDeviation, ...]:

@@ -11,12 +11,7 @@ from otmd.audit.bands import bands_and_examples
 from otmd.audit.base import derived_rng, validate_fraction, validate_level
 from otmd.audit.claims import EVENTS, NUM_STATEMENTS, OUTPUTS
 from otmd.audit.declared import NO_DRAFTS, LawMaker, law_name
-from otmd.audit.judge import (
-    improbable_rows,
-    is_tested,
-    judge_claims,
-    judge_rate,
-)
+from otmd.audit.judge import improbable_rows, is_tested, judge_claims, judge_rate
 from otmd.audit.recorder import Declared, read_folder
 from otmd.audit.report import Event, RecordedRunAudit
 from otmd.audit.rows import read_ids, read_row, refuse_other_units

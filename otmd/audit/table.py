@@ -91,7 +91,7 @@ def table_of_all(lines_of_rows: Iterable[list[Line]], name: str) -> Table:
     parts, lines = [], []
     for number, of_row in enumerate(lines_of_rows, start=1):
         if number > MOST_ROWS:
-            raise ValueError(f"{name}: got more than {MOST_ROWS} rows: audit them in parts")
+            raise ValueError(f"{name}: got more than {MOST_ROWS} positions: audit them in parts")
         lines += of_row
         if len(lines) >= LINES_OF_PART:
             parts.append(table_of(lines))

@@ -12,7 +12,6 @@ from scipy.special import expit
 from otmd.kernel import kernel
 from otmd.laws.base import DraftLaw
 from otmd.laws.distinct import Distinct, are_distinct
-from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 
@@ -43,13 +42,13 @@ class ConditionalPoisson(DraftLaw):
 
     distinct = True
 
-    def structure(self, q: FloatArray) -> Slots | PoissonSets:
-        return PoissonSets(q, self.num_drafts) if self.num_drafts > 1 else Slots.single(q, 1)
+    def structure(self, q: FloatArray) -> PoissonSets:
+        return PoissonSets(q, self.num_drafts)
 
 
 @dataclass(frozen=True, eq=False)
 class PoissonSets(Distinct):
-    """The drafts of :class:`ConditionalPoisson`, with sums in closed form; listed only when asked."""
+    """The drafts of :class:`ConditionalPoisson`, with sums in closed form."""
 
     def prefix_containment(self, order: IntArray) -> FloatArray:
         absent, present = self._events()

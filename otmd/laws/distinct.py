@@ -16,9 +16,9 @@ from otmd.probabilities import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, eq=False)
 class Distinct(Drafts):
-    """Distinct drafts of tokens with mass, ``num_drafts`` or more of which there are in q, ``probs`` (V,).
+    """Distinct drafts, each a token with mass in q, ``probs`` (V,). At least ``num_drafts`` tokens have mass.
 
-    Their containment is q-convex: for every p some optimal cut is a prefix of the tokens by p/q.
+    The containment is q-convex: for every p some optimal cut is a prefix of the tokens by p/q.
     """
 
     probs: FloatArray
@@ -31,6 +31,9 @@ class Distinct(Drafts):
 
     def supports(self) -> list[tuple[IntArray, int]]:
         return [(np.flatnonzero(self.probs), self.num_drafts)]
+
+    def drafted(self) -> BoolArray:
+        return self.probs > 0
 
     def can_draw(self, draft_tokens: IntArray) -> bool:
         return bool((self.probs[draft_tokens] > 0).all() and are_distinct(draft_tokens))
@@ -60,7 +63,7 @@ class Race(Distinct):
     probs : ndarray of float64, shape (…, V)
         q, where at least ``num_drafts`` tokens have mass.
     num_drafts : int
-        The number of drafts, at least 2.
+        The number of drafts. A law of one draft has :class:`Slots` in its structure instead.
 
     Examples
     --------

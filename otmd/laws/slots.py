@@ -209,6 +209,9 @@ class Slots(Drafts):
     def supports(self) -> list[tuple[IntArray, int]]:
         return [(tokens[probs > 0], copies) for tokens, probs, copies in self._rows()]
 
+    def drafted(self) -> BoolArray:
+        return self.token_probs > 0 if self.disjoint else super().drafted()
+
     def sample(self, rng: np.random.Generator, count: int) -> IntArray:
         drafts = []
         for tokens, probs, copies in self._rows():

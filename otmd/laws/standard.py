@@ -81,8 +81,8 @@ class WithoutReplacement(DraftLaw):
     distinct = True
     batched = True
 
-    def structure(self, q: FloatArray) -> Slots | Race:
-        return Race(q, self.num_drafts) if self.num_drafts > 1 else Slots.single(q, 1)
+    def structure(self, q: FloatArray) -> Race:
+        return Race(q, self.num_drafts)
 
 
 class Independent(DraftLaw):

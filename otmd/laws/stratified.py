@@ -118,7 +118,7 @@ def _most_likely_first(probs: FloatArray) -> IntArray:
 
 
 def _starts(q: FloatArray, sharpness: float, shares: FloatArray) -> IntArray:
-    """Where strata of these shares begin among positive q in descending order, and the number of these."""
+    """The starts of strata of these shares among positive q, descending, and the number of these q."""
     num_strata = shares.size
     shares_after = shares[::-1].cumsum()[::-1]
     # The rests are compared, not the sums with the token itself: rounding would hide a small rest.

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from otmd.laws.distinct import Distinct, Race
-from otmd.laws.drafts import Drafts, Table
+from otmd.laws.drafts import Drafts
 from otmd.laws.slots import Slots
 from otmd.probabilities import BoolArray, FloatArray, IntArray
 
@@ -28,8 +28,8 @@ class Structure:
     ----------
     deterministic : ndarray of int64, shape (m,)
         Tokens that are always drafted, in this order. No random draft is one of them.
-    random : Slots, Race, Table or None
-        The other drafts; None if there are none.
+    random : Drafts or None
+        The other drafts: Slots, a Race, a Table or another kind; None if there are none.
     vocab_size : int
         V.
 
@@ -51,12 +51,14 @@ class Structure:
 
     @classmethod
     def of(cls, drafts: Structure | Drafts) -> Structure:
-        """The structure itself, or that of random drafts without deterministic tokens."""
-        if isinstance(drafts, Structure):
-            return drafts
-        if isinstance(drafts, Table) and drafts.num_drafts == 1:
-            drafts = Slots.single(drafts.inclusion_probs(), 1)
-        return cls(_NO_TOKENS, drafts, drafts.vocab_size)
+        """The structure, or that of drafts without deterministic tokens; a single random draft has slots."""
+        if not isinstance(drafts, Structure):
+            drafts = cls(_NO_TOKENS, drafts, drafts.vocab_size)
+        random = drafts.random
+        if random and random.num_drafts == 1 and not isinstance(random, Slots):
+            q = random.probs if isinstance(random, Distinct) else random.inclusion_probs()
+            return replace(drafts, random=Slots.single(q, 1))
+        return drafts
 
     @property
     def num_drafts(self) -> int:
@@ -147,7 +149,7 @@ class Structure:
     def random_probs(self) -> FloatArray | None:
         """The distribution that a token is drawn from at random, q or that of its stratum, (V,).
 
-        0 everywhere if all drafts are deterministic; None if a token may be drawn from several.
+        0 everywhere if all drafts are deterministic; None for other random drafts.
         """
         match self.random:
             case None:

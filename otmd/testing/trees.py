@@ -221,9 +221,8 @@ class _Weighted(DraftLaw):
         super().__init__(draft_probs, num_drafts)
         self.weights = np.arange(1.0, self.vocab_size + 1.0)
 
-    def structure(self, q: FloatArray) -> Slots | Race:
-        probs = q * self.weights / (q @ self.weights)
-        return Race(probs, self.num_drafts) if self.num_drafts > 1 else Slots.single(probs, 1)
+    def structure(self, q: FloatArray) -> Race:
+        return Race(q * self.weights / (q @ self.weights), self.num_drafts)
 
 
 def _two_drafters(draft_probs: FloatArray, num_drafts: int) -> Independent:

@@ -216,7 +216,7 @@ def next_probs(name: str, model: Model, prefix: Prefix, size: int | None = None)
 class DraftTree:
     """A draft tree. The drafts of a node are drawn when they are first needed.
 
-    ``nodes`` holds those that have been drawn, None where nothing is drafted.
+    ``nodes`` holds those that have been drawn, None where the law drafts nothing.
     """
 
     def __init__(self, context: Context, choices: RandomChoices) -> None:
@@ -226,9 +226,14 @@ class DraftTree:
 
     def node(self, prefix: Prefix) -> Node | None:
         """The drafts after a prefix; None where nothing is drafted, as after a leaf."""
-        if prefix not in self.nodes:
-            self.nodes[prefix] = self._draw(prefix)
-        return self.nodes[prefix]
+        law = self.context.law
+        # Below the deepest nodes the draft model need not be asked.
+        if prefix not in self.nodes and len(prefix) < law.depth:
+            if not prefix:
+                self.draw(prefix, law.root(self.context.draft))
+            elif (parent := self.node(prefix[:-1])) and prefix[-1] in parent.tokens:
+                self.draw(prefix, law.child(parent.state, parent.tokens, prefix[-1]))
+        return self.nodes.get(prefix)
 
     def grow(self) -> Iterator[list[Prefix]]:
         """Draw all nodes in the order of the law, see :meth:`TreeLaw.grow`."""
@@ -246,18 +251,6 @@ class DraftTree:
         law = self.context.node_law(prefix, state)
         node = self.nodes[prefix] = None if law is None else Node(law, self._choices.drafts(law), state)
         return node
-
-    def _draw(self, prefix: Prefix) -> Node | None:
-        law = self.context.law
-        if len(prefix) == law.depth:
-            # Nothing is drafted below: the draft model need not be asked.
-            return None
-        if not prefix:
-            return self.draw(prefix, law.root(self.context.draft))
-        parent = self.node(prefix[:-1])
-        if parent is None or prefix[-1] not in parent.tokens:
-            return None
-        return self.draw(prefix, law.child(parent.state, parent.tokens, prefix[-1]))
 
 
 def depends_on_others(law: TreeLaw) -> UnsupportedLaw:

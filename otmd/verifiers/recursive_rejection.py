@@ -9,11 +9,7 @@ from otmd.laws import DraftLaw, Race, Slots, Structure
 from otmd.laws.race.quadrature import RATE_UNIT
 from otmd.probabilities import FloatArray, IntArray
 from otmd.verifiers.base import Verifier
-from otmd.verifiers.prepared import (
-    PreparedVerifier,
-    accept_prob,
-    normalised,
-)
+from otmd.verifiers.prepared import PreparedVerifier, accept_prob, normalised
 from otmd.verifiers.rejection_bounds import rejection_bounds
 
 
@@ -128,8 +124,8 @@ class _PreparedSlots(PreparedVerifier):
         self.rate = 1.0 - rejected
 
     def accept_probs(self, draft_tokens: IntArray) -> FloatArray:
-        stages = np.arange(draft_tokens.size)
-        return accept_prob(np.array(self.targets)[stages, draft_tokens], self.draft[stages, draft_tokens])
+        p = np.array([left[token] for left, token in zip(self.targets, draft_tokens, strict=False)])
+        return accept_prob(p, self.draft[np.arange(p.size), draft_tokens])
 
     def residual(self, draft_tokens: IntArray) -> FloatArray:
         return self.targets[-1]

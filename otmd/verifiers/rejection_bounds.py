@@ -34,15 +34,15 @@ _MASS_ROUNDING = 1e-15
 
 
 def rejection_bounds(target: FloatArray, race: Race, tol: float) -> tuple[float, float]:
-    """Guaranteed bounds of P(all drafts are rejected) without replacement, equal for n ≤ 2.
+    """Guaranteed bounds of P(all drafts are rejected) without replacement, equal for n = 2.
 
     For more drafts, classes of tokens are refined until the bounds are ``tol`` apart or the work is too much.
     """
     num_drafts = race.num_drafts
     position = RejectionPosition(target, race)
-    if num_drafts <= 2:
+    if num_drafts == 2:
         rejected = position.first
-        if num_drafts == 2 and rejected > 0.0:
+        if rejected > 0.0:
             minority = RATE_UNIT * minority_mass(race.probs)
             rejected = _two_rejected(position.curve, target, race.probs, rejected, minority)
         return rejected, rejected

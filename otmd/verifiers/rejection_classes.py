@@ -82,7 +82,7 @@ class RejectionPosition:
         q = race.probs
         count = race.num_drafts - 1
         left = 1.0 - float(q.max()) * np.arange(1, count + 1) - _MARGIN
-        if count == 0 or left[-1] <= 0.0:
+        if left[-1] <= 0.0:
             return FARTHEST
         steps = np.full(count, hockey_stick(self.target, q, 1.0 + self.first))
         steps[0] = self.first

@@ -128,7 +128,7 @@ def test_probabilities_are_no_logits(side):
 
 def test_too_many_rows(monkeypatch):
     monkeypatch.setattr(otmd.audit.table, "MOST_ROWS", 3)
-    with pytest.raises(ValueError, match="more than 3 rows: audit them in parts"):
+    with pytest.raises(ValueError, match="more than 3 positions: audit them in parts"):
         recorded_run([ROW] * 4)
 
 

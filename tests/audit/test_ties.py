@@ -1,4 +1,4 @@
-"""Which of tied tokens a cut keeps is the engine's choice: audits allow each, and find all other faults."""
+"""A cut may keep any of tied tokens, as the engine chooses: audits allow each, and find all other faults."""
 
 from __future__ import annotations
 

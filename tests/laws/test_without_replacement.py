@@ -81,3 +81,9 @@ def test_an_infinite_product_of_unit_and_end_is_not_met() -> None:
     with every_kernel_compiled():
         assert law.containment(np.ones(4, bool)) == 1.0
         assert law.containment(np.array([True, True, False, True])) == 0.0
+
+
+def test_a_race_of_one_draft_after_a_deterministic_one() -> None:
+    race = otmd.laws.Race(np.array([0.0, 0.4, 0.6]), 1)
+    structure = otmd.laws.Structure.of(otmd.laws.Structure(np.array([0]), race, 3))
+    assert structure.containment(np.array([True, True, False])) == 0.4

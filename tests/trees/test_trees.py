@@ -39,7 +39,7 @@ def test_the_likeliest_tree_holds_the_likeliest_paths(budget: int) -> None:
 
 
 def accepted(shape: Shape, rates: list[float]) -> float:
-    """How long the accepted path of a shape is on average."""
+    """The mean length of the accepted path of a shape."""
     return sum(rate * (1.0 + accepted(below, rates)) for rate, below in zip(rates, shape, strict=False))
 
 

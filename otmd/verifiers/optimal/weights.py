@@ -37,11 +37,9 @@ _OVERSHOOT = 0.3
 _RIDGE = 1e-3
 _TINY = 1e-300
 
-Rates = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-
 
 def balance(
-    evaluate: Rates,
+    evaluate: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
     targets: FloatArray,
     capped: bool,
     tol: float,
