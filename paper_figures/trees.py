@@ -82,7 +82,7 @@ def tokens_per_step(results: Path) -> Figure:
     figure = Figure(figsize=(ONE_COLUMN, 2.8))
     axes = figure.subplots()
     figure.subplots_adjust(left=0.02, right=0.98, top=0.99, bottom=0.15)
-    headline(figure, "Verify the layers of a tree together")
+    headline(figure, "Verify draft trees layer by layer")
     for y, ((law, rule), label) in enumerate(STEP_LABELS.items()):
         tokens = means[law, rule]
         colour = "#D55E00" if rule == "layer by layer" else "#0072B2"
@@ -94,7 +94,7 @@ def tokens_per_step(results: Path) -> Figure:
         for rival, words in LEADS.get((law, rule), {}).items():
             lead, low, high = Estimate.of(100 * (tokens / means[law, rival] - 1.0))
             leads.append(f"{lead:+.0f}% [{low:.0f}, {high:.0f}]".replace("-", "−") + f" {words}")
-        axes.text(0.62, -y, ", ".join(leads), va="center", color="#fafafa", fontsize=7)
+        axes.text(0.6, -y, ", ".join(leads), va="center", color="#fafafa", fontsize=6.5)
     axes.set_ylim(-len(STEP_LABELS) + 0.65, 0.75)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
