@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numba import config, get_num_threads, njit
-from numba.core import serialize
+from numba.core import event, serialize
 from numba.np.ufunc import threading_layer
 
 # Plain Python runs on at most so many tokens: ``compare`` takes two seconds then, compiled code 60 at first.
@@ -50,6 +50,22 @@ class _Mode(threading.local):
 
 _mode = _Mode()
 _told = threading.Event()
+
+
+class _Compiling(event.Listener):
+    """``depth`` is above 0 while Numba compiles, and not while it loads what was compiled before."""
+
+    depth = 0
+
+    def on_start(self, event: Any) -> None:
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+
+
+_compiling = _Compiling()
+event.register("numba:compile", _compiling)
 _not_kept = threading.Event()
 
 
@@ -162,21 +178,21 @@ def _size(arguments: tuple[Any, ...]) -> int:
 
 @contextmanager
 def _waiting_is_explained() -> Iterator[None]:
-    """If the block takes long, say on standard error that kernels are being compiled; once per process."""
+    """If kernels are being compiled for long, say so on standard error; once per process."""
+    done = threading.Event()
 
     def tell() -> None:
-        if not _told.is_set():
-            _told.set()
-            print("otmd: compiling kernels, once for this machine", file=sys.stderr)
+        while not done.wait(_PATIENCE) and not _told.is_set():
+            if _compiling.depth:
+                _told.set()
+                print("otmd: compiling kernels, once for this machine", file=sys.stderr)
 
-    timer = threading.Timer(_PATIENCE, tell)
-    timer.daemon = True
     if not _told.is_set():
-        timer.start()
+        threading.Thread(target=tell, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
 
 
 def num_threads() -> int:

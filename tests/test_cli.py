@@ -226,8 +226,6 @@ def files(dump: Path) -> Path:
 @pytest.mark.parametrize(("arguments", "code", "message"), REFUSALS)
 def test_errors_are_one_line_and_the_code_says_whose(arguments, code, message, files, monkeypatch, capsys):
     monkeypatch.chdir(files)
-    # A busy machine takes long to load a kernel, which is a second line.
-    monkeypatch.setattr("otmd.kernel._PATIENCE", 60.0)
     monkeypatch.setattr("otmd.models.load_target", None)
     assert main(arguments.split()) == code
     out, err = capsys.readouterr()
@@ -361,10 +359,7 @@ class Absent:
                     "pyarrow", "joblib", "matplotlib", "sympy", "cvxpy", "networkx", "distributed"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
-from otmd import kernel
 from otmd.cli import main
-# A busy machine takes long to load a kernel, which is a line more.
-kernel._PATIENCE = 60.0
 codes = [main(arguments.split()) for arguments in sys.argv[1:]]
 import otmd
 otmd.compare([1, 0], [1, 0], [1], verifiers=otmd.TargetOnly)

@@ -103,7 +103,7 @@ def test_the_best_is_measured_on_prompts_that_did_not_choose_it():
     assert held_out(of_trees([(STRATA, "preference", 3.0, 0.5, None)])) == pytest.approx(3.0)
     assert np.isnan(held_out(table.filter(pl.col("prompt_id") < "p03")))
     said = decision(rank(table), held_out(table))[1]
-    assert said.endswith("it yields 2.50 tokens per step on the rest.")
+    assert said.endswith("the best yields 2.50 tokens per step on the rest.")
 
 
 def test_the_table_of_trees_of_one_size_fits_a_terminal():
