@@ -10,6 +10,7 @@ import pytest
 from strategies import Array, Instance, Remembering, instances, optimal_plan, package_law, unit
 
 import otmd
+from otmd.kernel import every_kernel_compiled
 from otmd.verifiers.optimal import ChoicePlan, slots_plan
 
 TOLERANCES = (1e-10, 1e-3)
@@ -25,6 +26,13 @@ SERVED = (
     "top_then_stratified",
 )
 INSTANCES = instances(30, seed=61)
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    """As plain Python the race takes long even for a few tokens."""
+    with every_kernel_compiled():
+        yield
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:
