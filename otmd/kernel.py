@@ -50,6 +50,7 @@ class _Mode(threading.local):
 
 _mode = _Mode()
 _told = threading.Event()
+_not_kept = threading.Event()
 
 
 class _Compiling(event.Listener):
@@ -66,7 +67,6 @@ class _Compiling(event.Listener):
 
 _compiling = _Compiling()
 event.register("numba:compile", _compiling)
-_not_kept = threading.Event()
 
 
 class Kernel:

@@ -1,4 +1,4 @@
-"""How far half precision moves a model's next-token distribution, and whether an audit sees it.
+"""The distance by which half precision moves a model's next-token distribution, and what an audit sees.
 
     python half_precision.py bfloat16 20000
 
