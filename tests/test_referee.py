@@ -137,6 +137,7 @@ MORE_FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MORE_FAULTS)
 def test_faults_that_are_not_in_the_file(name):
     changes = dict(MORE_FAULTS[name])
@@ -152,6 +153,7 @@ def test_a_bonus_token_from_the_draft():
     assert referee.judge(faulty).verdict == "NOT LOSSLESS"
 
 
+@pytest.mark.slow
 def test_recursive_rejection_that_forgets_which_drafts_were_removed():
     sound = position_by_position(otmd.RecursiveRejection())
     faulty = lambda *given: sound(*given[:-1], given[-1]._replace(drafts="with replacement"))  # noqa: E731

@@ -100,15 +100,20 @@ class Structure:
         first = np.tile(self.deterministic, (count, 1))
         return np.hstack([first, self.random.sample(rng, count)]) if self.random else first
 
+    def _split(self, draft_tokens: IntArray) -> tuple[IntArray, IntArray]:
+        """The deterministic and the random drafts of tuples (…, n)."""
+        start = self.deterministic.size
+        return draft_tokens[..., :start], draft_tokens[..., start:]
+
     def can_draw(self, draft_tokens: IntArray) -> bool:
         """Whether drafts (n,) may be drawn. It may be True where Q underflows to 0."""
-        first, others = np.split(draft_tokens, [self.deterministic.size])
+        first, others = self._split(draft_tokens)
         begins = bool((first == self.deterministic).all())
         return begins and (self.random is None or self.random.can_draw(others))
 
     def tuple_prob(self, draft_tokens: IntArray) -> FloatArray:
         """Q of tuples (T, n), shape (T,)."""
-        first, others = np.split(draft_tokens, [self.deterministic.size], axis=1)
+        first, others = self._split(draft_tokens)
         begins = (first == self.deterministic).all(axis=-1)
         return begins * (self.random.tuple_prob(others) if self.random else 1.0)
 
@@ -117,7 +122,7 @@ class Structure:
 
         Zero everywhere if no draws begin with these drafts.
         """
-        first, others = np.split(prefix, [self.deterministic.size])
+        first, others = self._split(prefix)
         begins = (first == self.deterministic[: first.size]).all()
         if self.random is None or first.size < self.deterministic.size:
             return begins * np.eye(1, self.vocab_size, self.deterministic[first.size])[0]

@@ -45,6 +45,7 @@ def repository(tmp_path):
     return folder.parent
 
 
+@pytest.mark.slow
 def test_the_folder_needs_torch_and_transformers_alone(repository, tmp_path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(repository)],

@@ -26,6 +26,7 @@ LAWS = {
     if name != "independent"
 }
 LAWS |= {"one draft": (otmd.WithReplacement, 1), "three": (otmd.WithoutReplacement, 3)}
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "three" else ()) for name in LAWS]
 SIZE = 5
 SUBSETS = (np.arange(2**SIZE)[:, None] >> np.arange(SIZE) & 1).astype(bool)
 
@@ -44,7 +45,7 @@ def pairs(count: int, seed: int):
         yield p / p.sum(), q
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_output_law_has_the_rate_and_spends_the_budget(name):
     for p, q in pairs(12, 0):
         law = law_of(name, q)
@@ -111,7 +112,7 @@ def hostile(rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("divergence", DIVERGENCES)
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", NAMES)
 def test_hostile_masses_over_all_subsets(name, divergence):
     rng = np.random.default_rng(len(name))
     least = 1.0 if divergence == "leniency" else 0.0

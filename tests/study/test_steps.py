@@ -138,6 +138,7 @@ def own_and_over_positions():
     return np.linalg.matrix_power(ends, 200)[0] @ tokens, by_step
 
 
+@pytest.mark.slow
 def test_the_interval_has_the_decoders_own_value_and_not_the_mean_over_positions():
     target, draft = runs_of_acceptance()
     own, by_step = own_and_over_positions()

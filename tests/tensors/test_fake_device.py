@@ -130,7 +130,10 @@ def test_every_public_function_is_called() -> None:
     assert [name for name, code in public_functions() if code not in called] == []
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "loss of trees" else ()) for name in CALLS],
+)
 def test_no_value_leaves_the_device(name: str) -> None:
     with NoHostData(), StaysOnDevice():
         CALLS[name](arguments())
@@ -157,6 +160,7 @@ def test_a_value_that_leaves_is_found(name: str) -> None:
 # ---------------------------------------------------------------- one graph, one file
 
 
+@pytest.mark.slow
 def test_a_step_is_one_graph() -> None:
     """Without a break, so that it needs no value on the host; and the graph computes the same."""
     x = arguments("cpu")

@@ -159,7 +159,7 @@ def test_trees_are_lossless_and_near_the_default_order(widths: tuple[int, ...]) 
     assert value <= trees.optimal_block_efficiency(target, tree).value + 1e-9
 
 
-@pytest.mark.parametrize("widths", [1, (2, 2, 1), 4])
+@pytest.mark.parametrize("widths", [(2, 2, 1), *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 4))])
 def test_gradients_of_trees(widths: int | Sequence[int]) -> None:
     p, logits = pair(6, 8, seed=2)
     # Drafts of other positions, so that no text is accepted surely.
