@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numba
 import pytest
 from hypothesis import HealthCheck, settings
+
+from otmd.kernel import every_kernel_compiled
 
 # For torch, which reads it when it is imported: on small matrices its threads wait for each other far longer
 # than they compute.
@@ -24,6 +27,13 @@ settings.register_profile(
     "otmd", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("otmd")
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Kernels are compiled: as plain Python some take long even for a few tokens."""
+    with every_kernel_compiled():
+        yield
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -12,7 +12,6 @@ from conformance import REGISTERED, VARIANTS
 from strategies import KINDS, unit
 
 import otmd
-from otmd.kernel import every_kernel_compiled
 from otmd.laws import Slots, Structure, Table
 from otmd.registry import TREE_VERIFIERS, VERIFIERS
 from otmd.testing import check_law, check_tree_verifier, check_verifier, hostile_trees
@@ -20,6 +19,7 @@ from otmd.trees import IIDPaths, LayerVerification, TableModel, TokenLevel, Toke
 from otmd.verifiers import PreparedVerifier, Verdict
 
 Array = np.ndarray
+pytestmark = pytest.mark.usefixtures("compiled")
 SIZES = {"random": (5, 3), "ties": (4, 4), "zeros in q": (6, 2), "wide": (5, 3)}
 
 
@@ -81,9 +81,7 @@ def test_a_table_of_tuples() -> None:
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("verifier", VERIFIERS)
 def test_verifiers(verifier: str, name: str, kind: str) -> None:
-    # As plain Python the race takes a minute.
-    with every_kernel_compiled():
-        check_verifier(VERIFIERS[verifier].load()(), made(name, draft_probs(kind, SIZES[kind][0]), 3))
+    check_verifier(VERIFIERS[verifier].load()(), made(name, draft_probs(kind, SIZES[kind][0]), 3))
 
 
 @pytest.mark.parametrize("axes", [(2, 1), (0,)], ids=str)
@@ -135,8 +133,7 @@ LAYERS = [
     [pytest.param(*layer, marks=() if "dependent drafts" in layer else pytest.mark.slow) for layer in LAYERS],
 )
 def test_layers_that_a_verifier_decides_node_by_node(verifier: str, name: str) -> None:
-    with every_kernel_compiled():
-        check_tree_verifier(LayerVerification(VERIFIERS[verifier].load()()), hostile_trees()[name])
+    check_tree_verifier(LayerVerification(VERIFIERS[verifier].load()()), hostile_trees()[name])
 
 
 def test_every_tree_verifier_serves_a_tree_and_every_tree_is_served() -> None:

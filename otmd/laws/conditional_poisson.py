@@ -132,7 +132,8 @@ def counts_from(absent, present, size):
     counts = np.zeros((absent.size + 1, size))
     counts[-1, 0] = 1.0
     for i in range(absent.size - 1, -1, -1):
-        counts[i] = counts[i + 1]
+        for m in range(size):
+            counts[i, m] = counts[i + 1, m]
         _count_one_more(counts[i], absent[i], present[i])
     return counts
 

@@ -10,7 +10,6 @@ import pytest
 from strategies import Array, Instance, Remembering, instances, optimal_plan, package_law, unit
 
 import otmd
-from otmd.kernel import every_kernel_compiled
 from otmd.verifiers.optimal import ChoicePlan, slots_plan
 
 TOLERANCES = (1e-10, 1e-3)
@@ -26,13 +25,7 @@ SERVED = (
     "top_then_stratified",
 )
 INSTANCES = instances(30, seed=61)
-
-
-@pytest.fixture(autouse=True)
-def compiled():
-    """As plain Python the race takes long even for a few tokens."""
-    with every_kernel_compiled():
-        yield
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def laws_of(instance: Instance) -> list[otmd.DraftLaw]:

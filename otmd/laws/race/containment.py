@@ -297,7 +297,9 @@ def _count_light(logs, tail, below):
     ``below`` is the sum up to m. Logs from their number on are 0.
     """
     # P_m = Σ_{i ≤ m} (−1)^{i+1} logs_i P_{m−i} / m : tail[m]; Σ_{i ≤ m} P_i : below[m]
-    below[0] = tail[0]
+    # Row by row would compile the message about unequal shapes too, which takes seconds.
+    for k in range(tail.shape[1]):
+        below[0, k] = tail[0, k]
     for m in range(1, tail.shape[0]):
         tail[m] = 0.0
         for i in range(1, min(m + 1, logs.shape[0])):
