@@ -111,8 +111,9 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
 
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
-    together = CachedContinuations(model.model, model.token_count, ())
-    return [Branch(together, tuple(text)) for text in texts]
+    together = SharedContinuations(model.model, model.token_count, ())
+    together.branches = [Branch(together, tuple(text)) for text in texts]
+    return [*together.branches]
 
 
 class Recomputed(Continuations):
@@ -136,18 +137,19 @@ class Recomputed(Continuations):
 class Branch(Continuations):
     """Continuations of one of several texts that a language model reads together, as paths of one tree."""
 
-    def __init__(self, together: CachedContinuations, text: Prefix) -> None:
+    def __init__(self, together: SharedContinuations, text: Prefix) -> None:
         self._together = together
-        self._text = text
+        self.text = text
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        self._together.noted |= {(*self._text, *prefix) for prefix in prefixes}
+        self._together.noted |= {(*self.text, *prefix) for prefix in prefixes}
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        return self._together.logits([(*self._text, *prefix) for prefix in prefixes])
+        return self._together.logits([(*self.text, *prefix) for prefix in prefixes])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._text = (*self._text, *tokens)
+        self.text = (*self.text, *tokens)
+        self._together.has_grown = True
 
 
 class CachedContinuations(Continuations):
@@ -164,8 +166,6 @@ class CachedContinuations(Continuations):
         self.model = model
         self.token_count = token_count
         self.text = list(tokens)
-        # Prefixes that the next call reads as well.
-        self.noted = set[Prefix]()
         self._cache: Any = DynamicCache(config=model.config)
         kinds = {type(layer).__name__ for layer in self._cache.layers if not isinstance(layer, DynamicLayer)}
         if kinds:
@@ -186,8 +186,7 @@ class CachedContinuations(Continuations):
             self._compute(missing)
 
     def logits(self, prefixes: Sequence[Prefix]) -> list[np.ndarray]:
-        self.read([*prefixes, *self.noted])
-        self.noted.clear()
+        self.read(prefixes)
         return [self._logits[prefix] for prefix in prefixes]
 
     def extend(self, tokens: Sequence[int]) -> None:
@@ -252,3 +251,38 @@ class CachedContinuations(Continuations):
         self._logits |= dict(zip(rows, output[0, :, : self.token_count], strict=True))
         self._held = len(self.text)
         self._size += len(indices)
+
+
+class SharedContinuations(CachedContinuations):
+    """Continuations of the empty text, of which the texts of all branches are paths."""
+
+    branches: Sequence[Branch] = ()
+    has_grown = False
+
+    def __init__(self, model: PreTrainedModel, token_count: int, tokens: Sequence[int]) -> None:
+        super().__init__(model, token_count, tokens)
+        # Prefixes that the next call reads as well.
+        self.noted = set[Prefix]()
+
+    def read(self, prefixes: Sequence[Prefix], /) -> None:
+        wanted = {*prefixes, *self.noted}
+        self.noted.clear()
+        if self.has_grown and self._slots and not wanted <= self._logits.keys():
+            self._keep_texts()
+        super().read([*wanted])
+
+    def _keep_texts(self) -> None:
+        """Drop what was read of trees: the cache keeps the texts of the branches alone."""
+        kept = {}
+        for text in {branch.text for branch in self.branches}:
+            while text and text not in self._slots:
+                text = text[:-1]
+            kept[text] = self._slots.get(text, ())
+        order = sorted({slot for slots in kept.values() for slot in slots})
+        moved = {slot: index for index, slot in enumerate(order)}
+        self._slots = {text: tuple(moved[slot] for slot in slots) for text, slots in kept.items()}
+        for layer in self._cache.layers:
+            layer.keys, layer.values = layer.keys[:, :, order], layer.values[:, :, order]
+        self._size = len(order)
+        self._logits = {}
+        self.has_grown = False

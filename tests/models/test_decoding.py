@@ -71,10 +71,29 @@ def test_texts_that_are_read_together_do_not_see_each_other(tiny: LanguageModel)
     for branch, tokens in zip(read, [7, 8, 9], strict=True):
         branch.read([(), (tokens, 5)])
     # The second time, prefixes whose ancestors were read and not asked for.
-    for asked in ([(), (4,)], [(7,), (8,), (7, 5, 3)]):
-        for branch, text in zip(read, texts, strict=True):
-            afresh = Recomputed(tiny, text).logits(asked)
-            np.testing.assert_allclose(branch.logits(asked), afresh, atol=1e-4)
+    for emitted in ((), (7, 5), (2,)):
+        for branch in read:
+            branch.extend(emitted)
+        for asked in ([(), (4,)], [(7,), (8,), (7, 5, 3)]):
+            for branch in read:
+                afresh = Recomputed(tiny, branch.text).logits(asked)
+                np.testing.assert_allclose(branch.logits(asked), afresh, atol=1e-4)
+
+
+def test_of_branches_that_have_grown_only_the_texts_are_kept(tiny: LanguageModel) -> None:
+    read = branches(tiny, [PROMPT, PROMPT, [9]])
+    shared = read[0]._together
+    for _ in range(4):
+        for branch in read:
+            branch.read([(), *((token,) for token in range(10, 30))])
+        read[0].logits([()])
+        assert len(shared._logits) == 3 * 21 - 21 * (read[0].text == read[1].text)
+        assert shared._cache.get_seq_length() == shared._size
+        # What was accepted, and a token that was not read.
+        for branch, token in zip(read, (10, 11, 12), strict=True):
+            branch.extend((token, 5))
+    texts = {text[:end] for text in (b.text for b in read) for end in range(1, len(text) + 1)}
+    assert shared._size < len(texts) + 3 * 20
 
 
 def test_what_was_accepted_is_not_computed_again(tiny: LanguageModel, monkeypatch) -> None:
