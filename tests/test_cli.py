@@ -23,14 +23,16 @@ from otmd.study.rows import SCHEMA
 COMMANDS = ("collect", "measure", "solve", "plan", "decode", "audit", "demo")
 THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
 GROUPS = ("Input and sampling", "Drafts and verifiers", "Output", "Rarely used")
-# A run that is slow enough to be stopped after its first part.
+# Of a run, each worker finishes its first part, and falls asleep in the second.
 SLOW = """
-import signal, sys, time
+import sys, time
 from otmd.cli import main
+from otmd.study.run import CHUNK_SIZE
 from otmd.verifiers import TargetOnly
-original = TargetOnly.acceptance_bounds
+original, rated = TargetOnly.acceptance_bounds, []
 def slow(self, *arguments, **options):
-    time.sleep(0.1)
+    rated.append(1)
+    time.sleep(600 if len(rated) > CHUNK_SIZE else 0)
     return original(self, *arguments, **options)
 TargetOnly.acceptance_bounds = slow
 if __name__ == "__main__":
@@ -419,7 +421,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_says_what_was_kept(number, code, tmp_path):
-    """It comes after the first part, to the whole group, as from a terminal or from ``timeout``."""
+    """After the first part, to the whole group, as from a terminal; the run does not wait for the second."""
     target, draft = np.random.default_rng(0).normal(size=(2, 64, 4))
     np.savez(tmp_path / "dump.npz", target_logits=target, draft_logits=draft)
     (tmp_path / "slow.py").write_text(SLOW)

@@ -1,5 +1,5 @@
 import json
-from unittest.mock import DEFAULT, Mock
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -74,29 +74,6 @@ def test_batches_in_threads_give_the_same_bytes(tiny, draft, prompts, tmp_path):
     collect(tiny, draft, prompts, tmp_path / "two", workers=2, **OPTIONS)
     assert torch.get_num_threads() == threads
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
-def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp_path, monkeypatch):
-    collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
-    folder = tmp_path / "killed"
-    with monkeypatch.context() as patched:
-        fails = Mock(wraps=tiny.generate, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
-        patched.setattr(tiny, "generate", fails)
-        with pytest.raises(KeyboardInterrupt):
-            collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(shards(folder)) == 2
-    with pytest.raises(DatasetError, match="unfinished"):
-        open_dataset(folder)
-    generate = Mock(wraps=tiny.generate)
-    monkeypatch.setattr(tiny, "generate", generate)
-    collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert generate.call_count == 2
-    assert contents(folder) == contents(tmp_path / "straight")
-    # A finished folder runs no model, and takes no other settings.
-    collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert generate.call_count == 2
-    with pytest.raises(ValueError, match=r"temperature: stored 1.0, asked 0.5"):
-        collect(tiny, draft, prompts, folder, temperature=0.5, **OPTIONS)
 
 
 def altered(folder):
