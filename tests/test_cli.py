@@ -194,6 +194,16 @@ REFUSALS = [
     ("decode --paths 2 --rule block-verification", 2, NOT_SERVED),
     ("decode --most-likely 4 --rule k-sequential", 2, NOT_SERVED),
     ("measure empty.parquet --law hub", 2, "--law: got it with empty.parquet, which has been"),
+    ("plan --requests 8", 2, "--requests: got 8, expected --latency"),
+    ("plan --requests 8 --measure-latency t.json", 2, "--measure-latency times one request"),
+    # Files that are looked for, and tables of times that are read, before a model is loaded.
+    ("audit nix.jsonl --oracle default", 1, "nix.jsonl"),
+    ("decode --prompt w1 --draft ngram:2:nix.txt", 2, "nix.txt"),
+    ("plan --latency times.json --requests 64", 1, "target has times for 1 to 1 concurrent requests, got 64"),
+    ("plan --latency times.json --tree-budget 99", 1, "target reaches 17 tokens, the budget needs 100"),
+    ("plan --latency twice.json", 1, "no latency table"),
+    ("plan --latency nan.json", 1, "verification is nan"),
+    ("plan --latency rows.json", 1, "a row of 1 token"),
     # Files that would be written over.
     ("audit run.jsonl --csv run.jsonl", 2, "--csv: got run.jsonl, expected"),
     ("audit run.jsonl --csv link.csv", 2, "--csv: got link.csv, which FILE names"),
@@ -212,6 +222,11 @@ def files(dump: Path) -> Path:
     np.save(folder / "square.npy", np.full((2, 2), 0.5))
     contents = {"torn.npz": "PK\x03\x04", "empty.npy": "", "run.jsonl": "{}", "texts.txt": "w1 w2"}
     contents["huge.json"] = '[1e999, 0, "1e999999999"]'
+    row = {"tokens": 1, "context": 64, "seconds": 1}
+    times = {name: [row, row | {"tokens": 17}] for name in ("target", "draft")} | {"verification": 0}
+    contents["times.json"] = json.dumps(times)
+    contents["nan.json"] = json.dumps(times | {"verification": float("nan")})
+    contents["rows.json"] = json.dumps(times | {"draft": [row | {"tokens": 2}]})
     contents["twice.json"] = '{"target_probs": [1], "target_probs": [1], "draft_probs": [1]}'
     for name, content in contents.items():
         (folder / name).write_text(content)
