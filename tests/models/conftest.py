@@ -22,25 +22,18 @@ def make_tokenizer(words=WORDS, chat_template=None):
     return tokenizer
 
 
-def make_llama(vocab_size=62, layers=5, seed=0):
+def make_llama(vocab_size=62, layers=5, seed=0, **settings):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    return LlamaForCausalLM(config)
+    usual = {
+        "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 128, "initializer_range": 0.3,
+        "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1,
+    }  # fmt: skip
+    sizes = {"vocab_size": vocab_size, "num_hidden_layers": layers}
+    return LlamaForCausalLM(LlamaConfig(**usual | sizes | settings))
 
 
 def make_tiny(layers=5):
@@ -83,6 +76,12 @@ def save_tiny(folder, layers=5):
     make_llama(layers=layers).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+def make_prompts(count, domain="d"):
+    from otmd.models import Prompt
+
+    return [Prompt(f"p{i}", domain, " ".join(WORDS[i : i + 5])) for i in range(count)]
 
 
 @pytest.fixture

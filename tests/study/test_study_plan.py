@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from models.conftest import WORDS, make_pair
+from models.conftest import make_pair, make_prompts
 
 from otmd.cli import main
-from otmd.models import Prompt
 from otmd.probabilities import Processing
 from otmd.study import plan as planning
 from otmd.study.plan import candidates, plan_table
@@ -15,7 +14,7 @@ from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
-PROMPTS = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
+PROMPTS = make_prompts(3, "code")
 WAYS = candidates([4], 2, 1.0)
 TIMES = {
     "target": [{"tokens": n, "context": 64, "seconds": 0.02} for n in (1, 17)],
