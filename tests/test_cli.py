@@ -329,12 +329,24 @@ def test_a_finished_run_has_pages_figures_and_json(results, tmp_path, capsys):
     assert not re.search(r"(src|href)\s*=|url\(|@import|https?://", files["html"].read_text())
 
 
-def test_a_page_that_cannot_be_written_loses_no_answer(results, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert main(["measure", str(results), "--html", str(tmp_path / "file" / "a.html")]) == 1
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    """A recorded run of one row, which no sound engine writes."""
+    row = {"target_probs": [1, 0], "draft_probs": [1, 0], "draft_tokens": [0], "output_token": 1}
+    (tmp_path / "run.jsonl").write_text(json.dumps(row))
+    return tmp_path / "run.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"), [("measure", "all laws, best rate first"), ("audit", "FAULTY: in 1 row")]
+)
+def test_a_page_that_cannot_be_written_loses_no_answer(command, answer, results, faulty, capsys):
+    source = {"measure": results, "audit": faulty}[command]
+    assert main([command, str(source), "--html", str(faulty / "a.html")]) == 1
     out, err = capsys.readouterr()
-    assert "all laws, best rate first" in out
+    assert answer in out
     assert "Choose another place" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -384,14 +396,7 @@ print(codes)
 """
 
 
-def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tmp_path):
-    recorded = {
-        "target_probs": [1, 0],
-        "draft_probs": [1, 0],
-        "draft_tokens": [0],
-        "output_token": 1,
-    }
-    (tmp_path / "run.jsonl").write_text(json.dumps(recorded))
+def test_the_base_installation_solves_and_says_what_other_commands_need(dump, faulty, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"prompt_tokens": [0], "output_tokens": [1]}')
     needs = {
         f"measure {dump} --output {tmp_path}/results": "experiments",
@@ -401,7 +406,7 @@ def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tm
         f"demo --output {tmp_path}/demo": "llm,experiments",
         f"audit {tmp_path}/texts.jsonl --oracle x": "llm,experiments",
     }
-    work = ["--help", "--version", f"solve {' '.join(THIRDS)}", f"audit {tmp_path}/run.jsonl"]
+    work = ["--help", "--version", f"solve {' '.join(THIRDS)}", f"audit {faulty}"]
     command = [sys.executable, "-c", BASE, *work, *needs]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == str([0, 0, 0, 3, *[1] * len(needs)]), done.stderr
@@ -413,14 +418,12 @@ def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tm
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_reader_that_has_enough_changes_no_exit_code(code, tmp_path, monkeypatch, capsys):
-    row = {"target_probs": [1.0, 0.0], "draft_probs": [1.0, 0.0], "draft_tokens": [0]}
-    (tmp_path / "run.jsonl").write_text(json.dumps(row | {"output_token": 1}) + "\n")
+def test_a_reader_that_has_enough_changes_no_exit_code(code, faulty, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        found = main(["audit", str(tmp_path / "run.jsonl")] if code else ["solve", *THIRDS])
+        found = main(["audit", str(faulty)] if code else ["solve", *THIRDS])
     assert found == code
     assert capsys.readouterr().err == ""
 

@@ -64,29 +64,28 @@ def test_each_temperature_has_its_own():
     assert "The optimal verifier accepts no more, with any law that was measured." in second
 
 
-def test_a_gain_that_some_prompts_lack_is_not_significant():
-    table = make_table({STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, 0.916)})
-    even = pl.col("prompt_id").str.tail(1).cast(int) % 2 == 0
-    moved = pl.col("optimal") + pl.when(even).then(0.05).otherwise(-0.05)
-    other = pl.col("law") == "WithoutReplacement"
-    optimal = pl.when(other).then(moved).otherwise(pl.col("optimal")).alias("optimal")
-    (said,) = recommend(table.with_columns(optimal))
-    assert said.endswith("(not significant), needs a solver.")
+OTHER, EVEN = pl.col("law") == "WithoutReplacement", pl.col("prompt_id").str.tail(1).cast(int) % 2 == 0
+FIRST = pl.col("index") % POSITIONS == 0
 
 
-def test_pairs_are_compared_at_the_positions_of_both():
-    table = make_table({STRATIFIED: (0.90, 0.90), SEQUOIA: (0.86, 0.91)})
-    missing = (pl.col("law") == "WithoutReplacement") & (pl.col("index") % POSITIONS == 0)
-    rate = pl.when(missing).then(None).otherwise(pl.col("rate")).alias("rate")
-    (said,) = recommend(table.with_columns(rate))
-    assert "Optimal without replacement: +1.0 points [+0.9, +1.1]" in said
-
-
-def test_positions_that_none_shares_are_no_error():
-    table = make_table({STRATIFIED: (0.90, 0.90), SEQUOIA: (0.86, 0.91)})
-    elsewhere = (pl.col("law") == "WithoutReplacement") == (pl.col("index") % POSITIONS == 0)
-    (said,) = recommend(table.with_columns(pl.when(elsewhere).then(pl.col("rate")).alias("rate")))
-    assert said.endswith("The optimal verifier has no rate at the same positions.")
+@pytest.mark.parametrize(
+    ("optimal", "changed", "end"),
+    [
+        # Some prompts lack the gain.
+        (0.916, {"optimal": pl.col("optimal") + pl.when(OTHER & EVEN).then(0.05).when(OTHER).then(-0.05)
+                 .otherwise(0.0)}, "(not significant), needs a solver."),
+        # Pairs are compared at the positions of both.
+        (0.922, {"rate": pl.when(~(OTHER & FIRST)).then(pl.col("rate"))},
+         "Optimal without replacement: +1.1 points [+1.0, +1.2], needs a solver."),
+        # None is shared.
+        (0.922, {"rate": pl.when(OTHER == FIRST).then(pl.col("rate"))},
+         "The optimal verifier has no rate at the same positions."),
+    ],
+)  # fmt: skip
+def test_what_a_solver_adds_is_over_the_same_positions(optimal, changed, end):
+    table = make_table({STRATIFIED: (0.911, 0.912), SEQUOIA: (0.86, optimal)}).with_columns(**changed)
+    (said,) = recommend(table)
+    assert said.endswith(end)
 
 
 def test_optimal_alone_needs_a_solver():

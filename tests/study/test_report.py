@@ -66,9 +66,6 @@ def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
 
     # Nothing is cut off in eighty columns.
     assert "…" not in text
-    assert "18 positions of 6 prompts" in text
-    assert "undefined" in text
-    assert "maximal coupling" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
