@@ -6,18 +6,17 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import MagicMock, create_autospec
+from unittest.mock import MagicMock
 
 import numpy as np
 import polars as pl
 import pytest
+from models.conftest import make_prompts, save_tiny
 
 import otmd
-import otmd.models
-import otmd.study.plan
 from otmd.cli import main
-from otmd.models import DatasetError, Prompt, open_dataset
 from otmd.study.rows import SCHEMA
 
 COMMANDS = ("collect", "measure", "solve", "plan", "decode", "audit", "demo")
@@ -505,66 +504,37 @@ def test_workers_of_a_run_that_was_killed_as_they_started_end(tmp_path):
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.fixture
-def collect(dump, monkeypatch) -> MagicMock:
-    """The fake in the place of ``collect``; it and its like take what the real functions take."""
-    trees = [
-        {"domain": "code", "prompt_id": prompt, "law": "sampled paths", "tree": "2 paths of 8"}
-        | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0, "steps": 1}
-        for prompt in "ab"
-        for rule, tokens in (("K-SEQ", 2.0), ("layer by layer", 3.0))
-    ]
-    dataset = open_dataset(dump)
-    for package, name, answer in (
-        (otmd.models, "load_prompts", lambda **_: [Prompt("a", "code", "prompt")]),
-        (
-            otmd.models,
-            "collect",
-            lambda *given, **_: Path(given[3]).mkdir(exist_ok=True) or dataset,
-        ),
-        (otmd.study.plan, "plan_table", lambda *_, **__: pl.DataFrame(trees)),
-        (otmd.study, "draw_gaps", lambda _, paths, **__: [path.touch() for path in paths]),
-    ):
-        fake = create_autospec(getattr(package, name), side_effect=answer)
-        monkeypatch.setattr(package, name, fake)
-    monkeypatch.setattr("otmd.models.open_dataset", lambda _: dataset)
-    monkeypatch.setattr("otmd.models.load_target", MagicMock())
-    return otmd.models.collect
-
-
-def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(collect, tmp_path, monkeypatch, capsys):
-    arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
+def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(tmp_path, monkeypatch, capsys):
+    """With a tiny model in the place of the default one."""
+    monkeypatch.setattr("otmd.models.load_prompts", lambda **_: make_prompts(2))
+    monkeypatch.setattr("otmd.cli.demo._compiling", nullcontext)
+    folder = tmp_path / "demo"
+    models = ["--target", str(save_tiny(tmp_path / "model", layers=2)), "--draft", "skip:1"]
+    sizes = ["--positions", "2", "--num-drafts", "2", "--workers", "1"]
+    arguments = ["demo", "--output", str(folder), *models, *sizes]
     assert main([*arguments, "--quiet"]) == 0
     out = capsys.readouterr().out
-    for law in ("with replacement", "without replacement", "greedy", "hub"):
-        assert law in out
     for path in ("results/results.parquet", "gaps.png", "gaps.pdf"):
-        assert str(tmp_path / path) in out
-        assert (tmp_path / path).exists()
+        assert str(folder / path) in out
+        assert (folder / path).exists()
     assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
-
-    stamp = (tmp_path / "results" / "results.parquet").stat().st_mtime_ns
-    assert main([*arguments, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert Path(answer["results"]).stat().st_mtime_ns == stamp
     warm = [*arguments, "--json", "--temperature", "1"]
-    assert main(warm) == 1
-    assert "give --overwrite to replace it" in capsys.readouterr().err
-    assert main([*warm, "--overwrite"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert [row["rule"] for row in answer["trees"]] == ["layer by layer", "K-SEQ"]
-    assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
-    assert Path(answer["results"]).stat().st_mtime_ns > stamp
-    assert collect.call_count == 1
+    with monkeypatch.context() as patched:
+        # What is there is read, without a model.
+        patched.setattr("otmd.models.load_target", None)
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["trees"]
+        assert main(warm) == 1
+        assert "give --overwrite to replace it" in capsys.readouterr().err
+        assert main([*warm, "--overwrite"]) == 0
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        assert {group["temperature"] for group in groups} == {1.0}
 
-    torn = MagicMock(side_effect=DatasetError("the folder is torn"))
-    monkeypatch.setattr("otmd.models.open_dataset", torn)
+    next((folder / "dataset").glob("*.safetensors")).unlink()
     assert main(warm) == 0
-    assert "is torn" in capsys.readouterr().err
-    assert collect.call_count == 2
+    assert "collecting again: " in capsys.readouterr().err
     assert main([*arguments, "--per-domain", "3"]) == 1
-    assert "output: " in (said := capsys.readouterr().err)
-    assert "give --overwrite to replace it, or another output" in said
-    (tmp_path / "demo.json").write_text("{")
+    assert "give --overwrite to replace it, or another output" in capsys.readouterr().err
+    (folder / "demo.json").write_text("{")
     assert main(arguments) == 1
     assert "demo.json: cannot be read" in capsys.readouterr().err
