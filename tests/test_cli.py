@@ -508,6 +508,8 @@ def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(tmp_path, monke
     """With a tiny model in the place of the default one."""
     monkeypatch.setattr("otmd.models.load_prompts", lambda **_: make_prompts(2))
     monkeypatch.setattr("otmd.cli.demo._compiling", nullcontext)
+    # Figures, which take longest, are drawn in tests/study/test_report.py.
+    monkeypatch.setattr("otmd.study.draw_gaps", lambda _, paths, **__: [path.touch() for path in paths])
     folder = tmp_path / "demo"
     models = ["--target", str(save_tiny(tmp_path / "model", layers=2)), "--draft", "skip:1"]
     sizes = ["--positions", "2", "--num-drafts", "2", "--workers", "1"]
