@@ -129,7 +129,6 @@ def test_samples_may_come_in_pieces():
     assert pieces.log_wealth == pytest.approx(at_once.log_wealth)
     assert (pieces.detected_at, pieces.num_samples) == (at_once.detected_at, 3_000)
     assert pieces.worst == at_once.worst
-    assert "token     observed" in str(at_once)
 
 
 def test_one_hot_targets_and_a_vocabulary_of_one():
@@ -138,9 +137,7 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
         drafts, tokens = law.sample(rng=0, size=100), np.full(100, target.argmax())
         report = judge_tokens(target, law, drafts, tokens, 1e-3, rng=np.random.default_rng(0))
         assert report.p_value == report.detectable == 1
-        verdict = "no fault found in 100 samples; the target is a single token"
-        assert report.verdict == f"{verdict}, so there is nothing random to test"
-        assert report.details[0].startswith("p-value 1.0e+00 over 1 cell;")
+        assert "so there is nothing random to test" in report.verdict
         running = audit.SequentialAudit(target, law)
         running.update(drafts, tokens)
         assert not running.faulty

@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -237,54 +235,43 @@ def test_an_interrupt_leaves_no_part_of_a_step(tmp_path, monkeypatch):
     assert recorded_run(tmp_path / "a").num_rows == 2
 
 
-KILLED = """
-import os, signal, sys
-import numpy as np
-from otmd.audit import Recorder, recorder
-recorder.LINES_OF_PART = 4
-writer = Recorder(sys.argv[1])
-for index in range(10):
-    writer.add(target_probs=np.array([0.5, 0.5]), output_token=index % 2)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def exit_code_of_child(function, *given) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=function, args=given)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def left_open(folder: Path, number: int, signal_at_end: int = 0) -> None:
+    global kept_open
+    kept_open = Recorder(folder)
+    for index in range(number):
+        kept_open.add(**ROW | {"output_token": index % 2})
+    if signal_at_end:
+        os.kill(os.getpid(), signal_at_end)
 
 
 @pytest.mark.slow
-def test_a_killed_process_keeps_what_is_finished(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "a")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "LINES_OF_PART", 4)
+    assert exit_code_of_child(left_open, tmp_path / "a", 10, signal.SIGKILL) == -signal.SIGKILL
     assert recorded_run(tmp_path / "a").num_rows == 8
 
 
-def left_open(folder: Path) -> None:
-    global kept_open
-    kept_open = Recorder(folder)
-    kept_open.add(**ROW)
-
-
 def test_an_exit_without_close_keeps_all_rows(tmp_path):
-    process = multiprocessing.get_context("fork").Process(target=left_open, args=(tmp_path / "a",))
-    process.start()
-    process.join()
+    assert exit_code_of_child(left_open, tmp_path / "a", 1) == 0
     assert recorded_run(tmp_path / "a").num_rows == 1
 
 
-def add_in_child(writer: Recorder, queue) -> None:
-    try:
-        writer.add(**ROW)
-    except ValueError as error:
-        queue.put(str(error))
-
-
 def test_a_forked_process_is_refused_and_writes_nothing(tmp_path):
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    writer = Recorder(tmp_path / "a")
+    writer, parent = Recorder(tmp_path / "a"), os.getpid()
     writer.add(**ROW)
-    process = context.Process(target=add_in_child, args=(writer, queue))
-    process.start()
-    assert f"expected its own, {os.getpid()}" in queue.get(timeout=60)
-    process.join()
+
+    def add() -> None:
+        with pytest.raises(ValueError, match=f"expected its own, {parent}"):
+            writer.add(**ROW)
+
+    assert exit_code_of_child(add) == 0
     assert not [*tmp_path.glob("a/part-*")]
     writer.close()
     assert recorded_run(tmp_path / "a").num_rows == 1
