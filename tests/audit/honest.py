@@ -16,5 +16,4 @@ def pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 P, Q = pair(6, seed=41)
-P_ZERO = np.array([0.0, 0.5, 0.3, 0.0, 0.15, 0.05])
 Q_ZERO = np.array([0.4, 0.0, 0.25, 0.0, 0.25, 0.1])

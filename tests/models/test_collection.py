@@ -1,11 +1,10 @@
-import json
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from models.conftest import make_tokenizer, save_tiny
+from models.conftest import make_tokenizer
 from otmd.models import DatasetError, HarnessError, collect, open_dataset
 from otmd.models.drafts import skip_layers
 from otmd.models.prompts import prompt_tokens
@@ -116,11 +115,3 @@ def test_logits_that_cannot_be_stored(tiny, prompts, tmp_path):
         collect(tiny, Scaled(tiny, 1e6), prompts, tmp_path / "a", dtype="float16", **OPTIONS)
     with pytest.raises(HarnessError, match="not numbers on 'p0'"):
         collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path / "b", **OPTIONS)
-
-
-def test_names_instead_of_models_and_a_bar(prompts, tmp_path, capsys):
-    options = {"max_new_tokens": 4, "device": "cpu", "progress": True}
-    model = str(save_tiny(tmp_path / "model"))
-    dataset = collect(model, "skip:2", prompts[:2], tmp_path / "data", **options)
-    assert "Collecting" in capsys.readouterr().err
-    assert json.loads((tmp_path / "data" / "collect.json").read_text()) == dataset.metadata

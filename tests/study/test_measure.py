@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import subprocess
 import sys
@@ -23,32 +22,6 @@ from otmd.study.device import closed_forms
 from otmd.study.rows import make_settings
 from otmd.study.run import load_results
 from otmd.study.runner import WORKER_ENVIRONMENT, run_jobs
-
-
-@dataclasses.dataclass
-class InMemory:
-    """The least that measure asks of a dataset."""
-
-    target: np.ndarray
-    draft: np.ndarray
-    positions: list[Any]
-    kind: str = "logits"
-    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.target.shape[1]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def arrays(self, indices):
-        return self.target[list(indices)], self.draft[list(indices)]
-
-
-def in_memory(dataset: Dataset, **changes: Any) -> Any:
-    target, draft = dataset.arrays(range(len(dataset)))
-    return dataclasses.replace(InMemory(target, draft, dataset.positions), **changes)
 
 
 def top_two(draft_probs: np.ndarray, num_drafts: int) -> TopThen:
@@ -95,7 +68,7 @@ def test_processes_threads_and_this_process_agree(dataset, monkeypatch):
         assert_frame_equal(measure(dataset, num_drafts=(2,)), alone)
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
-    assert_frame_equal(measure(in_memory(dataset), num_drafts=(2,), workers=2), alone)
+    assert_frame_equal(measure(dataset, num_drafts=(2,), workers=2), alone)
     results = list(run_jobs(process_id, range(4), workers=2))
     assert os.getpid() not in {pid for pid, _ in results}
     assert all(values == {"1"} for _, values in results)
@@ -268,12 +241,3 @@ def test_with_workers_and_probabilities(dataset: Dataset, tmp_path) -> None:
     np.savez(tmp_path / "probs.npz", target_probs=probs[0], draft_probs=probs[1])
     found, alone = (measure(tmp_path / "probs.npz", workers=1, device=d) for d in ("cpu", None))
     assert_frame_equal(found, alone, abs_tol=1e-12)
-
-
-def test_a_bad_position_is_named(dataset: Dataset, tmp_path) -> None:
-    target, draft = dataset.arrays(range(len(dataset)))
-    target[7, 2] = np.nan
-    np.savez(tmp_path / "dump.npz", target_logits=target, draft_logits=draft)
-    for settings in ({}, {"verifiers": [otmd.KSequential]}, {"processing": [STEPS[3]]}):
-        with pytest.raises(ValueError, match="dataset: position 7"):
-            measure(tmp_path / "dump.npz", workers=1, device="cpu", **settings)
