@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from models.conftest import make_llama
+from models.conftest import make_model
 from vllm_engine import drafts
 
 import otmd
@@ -40,8 +40,8 @@ def save_models(folder: Path) -> None:
     # Heads of 32 numbers.
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
-    make_llama(50, 2, **sizes, **ends).save_pretrained(folder / "small")
-    model = make_llama(1000, 2, **sizes, **ends)
+    make_model(50, 2, **sizes, **ends).save_pretrained(folder / "small")
+    model = make_model(1000, 2, **sizes, **ends)
     model.save_pretrained(folder / "target")
     with torch.no_grad():
         for weights in model.parameters():

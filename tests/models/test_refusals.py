@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, MambaConfig, MambaForCausalLM
 
 import otmd
-from models.conftest import WORDS, make_llama, make_sliding, make_tokenizer
+from models.conftest import WORDS, make_model, make_sliding, make_tokenizer
 from otmd.models import (
     LanguageModel,
     NGram,
@@ -84,13 +84,13 @@ def copied(assistant=None, **settings):
 
 
 def without_numbers():
-    model = make_llama()
+    model = make_model()
     model.lm_head.weight.data[:] = torch.nan
     return model
 
 
 def other(vocab_size=62, words=WORDS):
-    return LanguageModel(make_llama(vocab_size), make_tokenizer(words), "other", "random")
+    return LanguageModel(make_model(vocab_size), make_tokenizer(words), "other", "random")
 
 
 def in_double(m):
@@ -167,7 +167,7 @@ REFUSED = {
     "models": [
         *((lambda m, ids=ids: m.tiny.logits(ids), "token_ids: got")
           for ids in ([], [[]], [1.5], [62], [-1], [[1]])),
-        (lambda m: LanguageModel(make_llama().model, make_tokenizer(), "a", "b"), "no output"),
+        (lambda m: LanguageModel(make_model().model, make_tokenizer(), "a", "b"), "no output"),
         *((loaded(dtype=dtype), f"dtype: got {dtype!r}") for dtype in ("float7", "int3")),
         *((loaded(device=d), f"device: got {d!r}, expected") for d in ("abacus", "cuda:99")),
         (loaded(revision="main"), "revision: got .*names on the hub"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models.conftest import make_llama
+from models.conftest import make_model
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 import otmd
@@ -28,7 +28,7 @@ def hook(monkeypatch):
 @pytest.fixture(scope="module")
 def pair():
     settings = {"initializer_range": 0.5, "eos_token_id": None, "pad_token_id": 0}
-    return [make_llama(VOCAB, 1, seed, **settings).eval() for seed in range(2)]
+    return [make_model(VOCAB, 1, seed, **settings).eval() for seed in range(2)]
 
 
 def write(target, draft, texts, seed=0, tokens=TOKENS, **settings):
