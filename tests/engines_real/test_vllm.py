@@ -163,6 +163,15 @@ def test_the_texts_alone_say_the_same(runs):
         assert report.outcome == outcome
 
 
+def test_an_engine_in_its_own_process_is_recorded_by_the_plugin(pair, tmp_path):
+    install_plugins(pair)
+    run_engine("by_plugin", pair, OTMD_RECORD=str(tmp_path / "run"))
+    report = audited(tmp_path / "run")
+    assert report.outcome == "PASS"
+    # A row for each token, and those that the ends of texts cut off.
+    assert report.num_rows >= 40 * 40
+
+
 @contextmanager
 def served(folder: Path, record: Path) -> Iterator[str]:
     """The address of a server of two engines, which is interrupted at the end."""

@@ -144,6 +144,14 @@ def v2_runner(folder: Path) -> None:
             write_texts(engines[name], folder / f"v2_{name}.jsonl", number, **settings)
 
 
+def by_plugin(folder: Path) -> None:
+    """The draft model's most likely tokens, by an engine in processes of its own."""
+    import vllm
+
+    engine = vllm.LLM(str(folder / "target"), speculative_config=drafts(folder), **SETTINGS)
+    write_texts(engine, folder / "argmax.jsonl", 40, temperature=0.8)
+
+
 if __name__ == "__main__":
-    scenarios = {"in_process": in_process, "v2_runner": v2_runner}
+    scenarios = {"in_process": in_process, "v2_runner": v2_runner, "by_plugin": by_plugin}
     scenarios[sys.argv[1]](Path(sys.argv[2]))
