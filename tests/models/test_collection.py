@@ -1,3 +1,4 @@
+import json
 from unittest.mock import Mock
 
 import numpy as np
@@ -26,8 +27,10 @@ def shards(folder):
     return sorted(folder.glob("*.safetensors"))
 
 
-def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
-    dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS)
+def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path, capsys):
+    dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS | {"progress": True})
+    assert "Collecting" in capsys.readouterr().err
+    assert json.loads((tmp_path / "collect.json").read_text()) == dataset.metadata
     texts = {text["prompt_id"]: text for text in dataset.texts}
     assert list(texts) == [prompt.id for prompt in prompts]
     target, other = dataset.arrays(range(len(dataset)))
