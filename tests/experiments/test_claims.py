@@ -37,7 +37,7 @@ TASKS = [
 
 @pytest.mark.parametrize(("function", "chosen"), TASKS)
 def test_stored_rows_are_those_of_the_code(function, chosen) -> None:
-    """What they show is on the page of claims, which is filled in from them."""
+    """The page of claims, which is filled in from them, says what they show."""
     module = Path(inspect.getfile(function))
     task = next(task for task in read_tasks(module.with_suffix(".toml")) if task.items() >= chosen.items())
     rows = task_rows(function, ("", task)).drop("task", "evaluations", strict=False)
