@@ -6,31 +6,32 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
-from unittest.mock import MagicMock, create_autospec
+from unittest.mock import MagicMock
 
 import numpy as np
 import polars as pl
 import pytest
+from models.conftest import make_prompts, save_tiny
 
 import otmd
-import otmd.models
-import otmd.study.plan
 from otmd.cli import main
-from otmd.models import DatasetError, Prompt, open_dataset
 from otmd.study.rows import SCHEMA
 
 COMMANDS = ("collect", "measure", "solve", "plan", "decode", "audit", "demo")
 THIRDS = ["1/3,0,2/3", "1/3,1/3,1/3"]
 GROUPS = ("Input and sampling", "Drafts and verifiers", "Output", "Rarely used")
-# A run that is slow enough to be stopped after its first part.
+# Of a run, each worker finishes its first part, and falls asleep in the second.
 SLOW = """
-import signal, sys, time
+import sys, time
 from otmd.cli import main
+from otmd.study.run import CHUNK_SIZE
 from otmd.verifiers import TargetOnly
-original = TargetOnly.acceptance_bounds
+original, rated = TargetOnly.acceptance_bounds, []
 def slow(self, *arguments, **options):
-    time.sleep(0.1)
+    rated.append(1)
+    time.sleep(600 if len(rated) > CHUNK_SIZE else 0)
     return original(self, *arguments, **options)
 TargetOnly.acceptance_bounds = slow
 if __name__ == "__main__":
@@ -192,6 +193,16 @@ REFUSALS = [
     ("decode --paths 2 --rule block-verification", 2, NOT_SERVED),
     ("decode --most-likely 4 --rule k-sequential", 2, NOT_SERVED),
     ("measure empty.parquet --law hub", 2, "--law: got it with empty.parquet, which has been"),
+    ("plan --requests 8", 2, "--requests: got 8, expected --latency"),
+    ("plan --requests 8 --measure-latency t.json", 2, "--measure-latency times one request"),
+    # Files that are looked for, and tables of times that are read, before a model is loaded.
+    ("audit nix.jsonl --oracle default", 1, "nix.jsonl"),
+    ("decode --prompt w1 --draft ngram:2:nix.txt", 2, "nix.txt"),
+    ("plan --latency times.json --requests 64", 1, "target has times for 1 to 1 concurrent requests, got 64"),
+    ("plan --latency times.json --tree-budget 99", 1, "target reaches 17 tokens, the budget needs 100"),
+    ("plan --latency twice.json", 1, "no latency table"),
+    ("plan --latency nan.json", 1, "verification is nan"),
+    ("plan --latency rows.json", 1, "a row of 1 token"),
     # Files that would be written over.
     ("audit run.jsonl --csv run.jsonl", 2, "--csv: got run.jsonl, expected"),
     ("audit run.jsonl --csv link.csv", 2, "--csv: got link.csv, which FILE names"),
@@ -210,6 +221,11 @@ def files(dump: Path) -> Path:
     np.save(folder / "square.npy", np.full((2, 2), 0.5))
     contents = {"torn.npz": "PK\x03\x04", "empty.npy": "", "run.jsonl": "{}", "texts.txt": "w1 w2"}
     contents["huge.json"] = '[1e999, 0, "1e999999999"]'
+    row = {"tokens": 1, "context": 64, "seconds": 1}
+    times = {name: [row, row | {"tokens": 17}] for name in ("target", "draft")} | {"verification": 0}
+    contents["times.json"] = json.dumps(times)
+    contents["nan.json"] = json.dumps(times | {"verification": float("nan")})
+    contents["rows.json"] = json.dumps(times | {"draft": [row | {"tokens": 2}]})
     contents["twice.json"] = '{"target_probs": [1], "target_probs": [1], "draft_probs": [1]}'
     for name, content in contents.items():
         (folder / name).write_text(content)
@@ -312,12 +328,24 @@ def test_a_finished_run_has_pages_figures_and_json(results, tmp_path, capsys):
     assert not re.search(r"(src|href)\s*=|url\(|@import|https?://", files["html"].read_text())
 
 
-def test_a_page_that_cannot_be_written_loses_no_answer(results, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert main(["measure", str(results), "--html", str(tmp_path / "file" / "a.html")]) == 1
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    """A recorded run of one row, which no sound engine writes."""
+    row = {"target_probs": [1, 0], "draft_probs": [1, 0], "draft_tokens": [0], "output_token": 1}
+    (tmp_path / "run.jsonl").write_text(json.dumps(row))
+    return tmp_path / "run.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"), [("measure", "all laws, best rate first"), ("audit", "FAULTY: in 1 row")]
+)
+def test_a_page_that_cannot_be_written_loses_no_answer(command, answer, results, faulty, capsys):
+    source = {"measure": results, "audit": faulty}[command]
+    assert main([command, str(source), "--html", str(faulty / "a.html")]) == 1
     out, err = capsys.readouterr()
-    assert "all laws, best rate first" in out
+    assert answer in out
     assert "Choose another place" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -367,14 +395,7 @@ print(codes)
 """
 
 
-def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tmp_path):
-    recorded = {
-        "target_probs": [1, 0],
-        "draft_probs": [1, 0],
-        "draft_tokens": [0],
-        "output_token": 1,
-    }
-    (tmp_path / "run.jsonl").write_text(json.dumps(recorded))
+def test_the_base_installation_solves_and_says_what_other_commands_need(dump, faulty, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"prompt_tokens": [0], "output_tokens": [1]}')
     needs = {
         f"measure {dump} --output {tmp_path}/results": "experiments",
@@ -384,7 +405,7 @@ def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tm
         f"demo --output {tmp_path}/demo": "llm,experiments",
         f"audit {tmp_path}/texts.jsonl --oracle x": "llm,experiments",
     }
-    work = ["--help", "--version", f"solve {' '.join(THIRDS)}", f"audit {tmp_path}/run.jsonl"]
+    work = ["--help", "--version", f"solve {' '.join(THIRDS)}", f"audit {faulty}"]
     command = [sys.executable, "-c", BASE, *work, *needs]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == str([0, 0, 0, 3, *[1] * len(needs)]), done.stderr
@@ -396,14 +417,12 @@ def test_the_base_installation_solves_and_says_what_other_commands_need(dump, tm
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_reader_that_has_enough_changes_no_exit_code(code, tmp_path, monkeypatch, capsys):
-    row = {"target_probs": [1.0, 0.0], "draft_probs": [1.0, 0.0], "draft_tokens": [0]}
-    (tmp_path / "run.jsonl").write_text(json.dumps(row | {"output_token": 1}) + "\n")
+def test_a_reader_that_has_enough_changes_no_exit_code(code, faulty, monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        found = main(["audit", str(tmp_path / "run.jsonl")] if code else ["solve", *THIRDS])
+        found = main(["audit", str(faulty)] if code else ["solve", *THIRDS])
     assert found == code
     assert capsys.readouterr().err == ""
 
@@ -419,7 +438,7 @@ def test_a_full_disk_behind_standard_output_is_an_error(monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_says_what_was_kept(number, code, tmp_path):
-    """It comes after the first part, to the whole group, as from a terminal or from ``timeout``."""
+    """After the first part, to the whole group, as from a terminal; the run does not wait for the second."""
     target, draft = np.random.default_rng(0).normal(size=(2, 64, 4))
     np.savez(tmp_path / "dump.npz", target_logits=target, draft_logits=draft)
     (tmp_path / "slow.py").write_text(SLOW)
@@ -485,66 +504,39 @@ def test_workers_of_a_run_that_was_killed_as_they_started_end(tmp_path):
     assert done.returncode == -signal.SIGKILL
 
 
-@pytest.fixture
-def collect(dump, monkeypatch) -> MagicMock:
-    """The fake in the place of ``collect``; it and its like take what the real functions take."""
-    trees = [
-        {"domain": "code", "prompt_id": prompt, "law": "sampled paths", "tree": "2 paths of 8"}
-        | {"rule": rule, "tokens": tokens + 0.5 * (prompt == "b"), "bound": 4.0, "steps": 1}
-        for prompt in "ab"
-        for rule, tokens in (("K-SEQ", 2.0), ("layer by layer", 3.0))
-    ]
-    dataset = open_dataset(dump)
-    for package, name, answer in (
-        (otmd.models, "load_prompts", lambda **_: [Prompt("a", "code", "prompt")]),
-        (
-            otmd.models,
-            "collect",
-            lambda *given, **_: Path(given[3]).mkdir(exist_ok=True) or dataset,
-        ),
-        (otmd.study.plan, "plan_table", lambda *_, **__: pl.DataFrame(trees)),
-        (otmd.study, "draw_gaps", lambda _, paths, **__: [path.touch() for path in paths]),
-    ):
-        fake = create_autospec(getattr(package, name), side_effect=answer)
-        monkeypatch.setattr(package, name, fake)
-    monkeypatch.setattr("otmd.models.open_dataset", lambda _: dataset)
-    monkeypatch.setattr("otmd.models.load_target", MagicMock())
-    return otmd.models.collect
-
-
-def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(collect, tmp_path, monkeypatch, capsys):
-    arguments = ["demo", "--output", str(tmp_path), "--workers", "1", "--num-drafts", "2"]
+def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(tmp_path, monkeypatch, capsys):
+    """With a tiny model in the place of the default one."""
+    monkeypatch.setattr("otmd.models.load_prompts", lambda **_: make_prompts(2))
+    monkeypatch.setattr("otmd.cli.demo._compiling", nullcontext)
+    # Figures, which take longest, are drawn in tests/study/test_report.py.
+    monkeypatch.setattr("otmd.study.draw_gaps", lambda _, paths, **__: [path.touch() for path in paths])
+    folder = tmp_path / "demo"
+    models = ["--target", str(save_tiny(tmp_path / "model", layers=2)), "--draft", "skip:1"]
+    sizes = ["--positions", "2", "--num-drafts", "2", "--workers", "1"]
+    arguments = ["demo", "--output", str(folder), *models, *sizes]
     assert main([*arguments, "--quiet"]) == 0
     out = capsys.readouterr().out
-    for law in ("with replacement", "without replacement", "greedy", "hub"):
-        assert law in out
     for path in ("results/results.parquet", "gaps.png", "gaps.pdf"):
-        assert str(tmp_path / path) in out
-        assert (tmp_path / path).exists()
+        assert str(folder / path) in out
+        assert (folder / path).exists()
     assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
-
-    stamp = (tmp_path / "results" / "results.parquet").stat().st_mtime_ns
-    assert main([*arguments, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert Path(answer["results"]).stat().st_mtime_ns == stamp
     warm = [*arguments, "--json", "--temperature", "1"]
-    assert main(warm) == 1
-    assert "give --overwrite to replace it" in capsys.readouterr().err
-    assert main([*warm, "--overwrite"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert [row["rule"] for row in answer["trees"]] == ["layer by layer", "K-SEQ"]
-    assert answer["figures"] == [str(tmp_path / "gaps.png"), str(tmp_path / "gaps.pdf")]
-    assert Path(answer["results"]).stat().st_mtime_ns > stamp
-    assert collect.call_count == 1
+    with monkeypatch.context() as patched:
+        # What is there is read, without a model.
+        patched.setattr("otmd.models.load_target", None)
+        assert main([*arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["trees"]
+        assert main(warm) == 1
+        assert "give --overwrite to replace it" in capsys.readouterr().err
+        assert main([*warm, "--overwrite"]) == 0
+        groups = json.loads(capsys.readouterr().out)["groups"]
+        assert {group["temperature"] for group in groups} == {1.0}
 
-    torn = MagicMock(side_effect=DatasetError("the folder is torn"))
-    monkeypatch.setattr("otmd.models.open_dataset", torn)
+    next((folder / "dataset").glob("*.safetensors")).unlink()
     assert main(warm) == 0
-    assert "is torn" in capsys.readouterr().err
-    assert collect.call_count == 2
+    assert "collecting again: " in capsys.readouterr().err
     assert main([*arguments, "--per-domain", "3"]) == 1
-    assert "output: " in (said := capsys.readouterr().err)
-    assert "give --overwrite to replace it, or another output" in said
-    (tmp_path / "demo.json").write_text("{")
+    assert "give --overwrite to replace it, or another output" in capsys.readouterr().err
+    (folder / "demo.json").write_text("{")
     assert main(arguments) == 1
     assert "demo.json: cannot be read" in capsys.readouterr().err

@@ -86,14 +86,6 @@ def test_every_law_is_audited(law, make, tmp_path, capsys):
     assert "drafts that the declared law never draws" in capsys.readouterr().out
 
 
-def test_the_verdict_is_printed_before_a_page_fails_to_be_written(faulty, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["audit", faulty, "--html", str(tmp_path / "file" / "page.html")]) == 1
-    written = capsys.readouterr()
-    assert written.out.startswith("FAULTY: in 200 rows, ")
-    assert written.err.count("\n") == 1
-
-
 def test_names_that_cannot_be_encoded_are_written_with_backslashes(faulty, tmp_path, capsys):
     path = tmp_path / os.fsdecode(b"\xff<b>\n.jsonl")
     path.write_bytes(Path(faulty).read_bytes())

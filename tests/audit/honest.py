@@ -1,4 +1,4 @@
-"""Sound verifiers with laws that they serve, for the audits to pass."""
+"""A pair of distributions for the audits, as of close models."""
 
 from __future__ import annotations
 
@@ -16,16 +16,4 @@ def pair(vocab_size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 P, Q = pair(6, seed=41)
-P_ZERO = np.array([0.0, 0.5, 0.3, 0.0, 0.15, 0.05])
 Q_ZERO = np.array([0.4, 0.0, 0.25, 0.0, 0.25, 0.1])
-
-HONEST: list[tuple[otmd.Verifier, otmd.DraftLaw, np.ndarray]] = [
-    (otmd.RecursiveRejection(), otmd.WithReplacement(Q, 3), P),
-    (otmd.RecursiveRejection(), otmd.WithoutReplacement(Q_ZERO, 3), P_ZERO),
-    (otmd.RecursiveRejection(), otmd.Independent(np.stack([Q, P, np.full(6, 1 / 6)])), P),
-    (otmd.KSequential(), otmd.WithReplacement(Q_ZERO, 3), P_ZERO),
-    (otmd.SpecHub(), otmd.Hub(Q), P),
-    (otmd.TargetOnly(), otmd.Joint(np.array([[0, 1], [5, 2]]), np.array([0.4, 0.6]), 6), P),
-    (otmd.Preference(), otmd.TopThen(Q, 3, 1, rest=otmd.Stratified), P),
-]
-NAMES = [f"{verifier!r} on {law!r}" for verifier, law, _ in HONEST]

@@ -60,33 +60,23 @@ def line(text: str):
     return lambda at: recorded_run(written(at / "run.jsonl", f"{json.dumps(ROW)}\n{text}"))
 
 
-def recorder(**options):
-    return lambda at: Recorder(at / "a", **options)
+def recorded(method, fields, audited=(), **options):
+    """A run that a recorder writes, and that is audited with these options."""
+
+    def call(at: Path):
+        with Recorder(at / "a", **options) as recorder:
+            getattr(recorder, method)(**fields)
+        recorded_run(at / "a", **dict(audited))
+
+    return call
 
 
 def added(**fields):
-    def call(at: Path):
-        with Recorder(at / "a") as recorder:
-            recorder.add(**ROW | fields)
-
-    return call
+    return recorded("add", ROW | fields)
 
 
 def step(**fields):
-    def call(at: Path):
-        with Recorder(at / "a") as recorder:
-            recorder.add_step(**STEP | fields)
-
-    return call
-
-
-def recorded(recorded_law, **options):
-    def call(at: Path):
-        with Recorder(at / "a", recorded_law) as recorder:
-            recorder.add(**DRAFTED)
-        recorded_run(at / "a", **options)
-
-    return call
+    return recorded("add_step", STEP | fields)
 
 
 def pipe(at: Path):
@@ -182,8 +172,8 @@ VALUES = [
     (of([ROW], rule="all"), "rule: got 'all', expected token, block, tree"),
     (of([ROW], end_tokens=[0.5]), "end_tokens: got float64"),
     # Recorders, and what they wrote.
-    (recorder(law="joint"), "law: got 'joint'"),
-    (recorder(rule="all"), "rule: got 'all'"),
+    (lambda at: Recorder(at, law="joint"), "law: got 'joint'"),
+    (lambda at: Recorder(at, rule="all"), "rule: got 'all'"),
     (of(Path(__file__).parent), "audit: got a folder without run.json"),
     (pipe, "run.jsonl: got no regular file"),
     (added(target_probs=[[1.0]]), r"row 1: target_probs: got float64 of shape \(1, 1\)"),
@@ -195,9 +185,10 @@ VALUES = [
     (step(draft_logits=[0.0]), "draft_logits: got 0.0, expected a list of numbers"),
     (step(draft_logits=[]), "draft_logits: got 0 rows, expected 1 or 2 rows"),
     (step(penalty=1.0), "penalty: got an unknown field"),
-    (recorded(partial(otmd.Stratified, sharpness=2.0), law="stratified"),
+    (recorded("add", DRAFTED, {"law": "stratified"}, law=partial(otmd.Stratified, sharpness=2.0)),
      r"law: got stratified, expected stratified \(sharpness=2.0\), as the run"),
-    (recorded("fixed", target_processing=Processing()), "target_processing: got Processing.* None, as"),
+    (recorded("add", DRAFTED, {"target_processing": Processing()}, law="fixed"),
+     "target_processing: got Processing.* None, as"),
 ]  # fmt: skip
 OTHER_ERRORS = [
     (sampled(law=P, target_probs=LAW), TypeError, "are the two swapped"),

@@ -1,7 +1,6 @@
-"""Audits of a verifier by samples, their number decided in advance or not: fair, and able to find faults.
+"""Audits of a verifier, exact or by samples, their number decided in advance or not: fair, and find faults.
 
-With a false-alarm rate of 1e-3, a run over the seven sound verifiers raises an alarm with a probability of at
-most 2.1e-2 over the choice of the seeds, which are fixed.
+Their false alarms are in test_false_alarms.py.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from faulty_verifiers import negative_controls
-from honest import HONEST, NAMES, P, Q
+import reference
+from faulty_verifiers import RejectionFault, RejectionSteps, negative_controls
+from honest import P, Q
 from scipy import stats
+from strategies import instances
 
 import otmd
 from otmd import audit
@@ -24,25 +25,6 @@ LAW = otmd.WithReplacement(Q, 2)
 ONE = LAW.with_num_drafts(1)
 NO_P = np.array([0.5, 0.5, 0.0])
 THIRDS = otmd.WithReplacement(np.full(3, 1 / 3), 1)
-
-
-@pytest.mark.parametrize(("verifier", "law", "target"), HONEST, ids=NAMES)
-@pytest.mark.slow
-def test_a_sound_verifier_passes(verifier, law, target):
-    rng = np.random.default_rng(11)
-    report = audit.losslessness(verifier, target, law, 2_000, rng=rng)
-    assert not report.faulty, report
-    draft_tokens = law.sample(20_000, rng=rng)
-    tokens = audit.sampler_of(verifier.prepare(target, law).conditional_law, rng=rng)(draft_tokens)
-    report = judge_tokens(target, law, draft_tokens, tokens, 1e-3, rng=rng)
-    assert report.verdict.startswith("no fault found in 20000 samples")
-    rate = otmd.acceptance_rate(verifier, target, law)
-    assert report.acceptance.low <= rate <= report.acceptance.high
-    assert rate <= report.acceptance.ceiling
-    running = audit.SequentialAudit(target, law)
-    for start in range(0, 20_000, 5_000):
-        running.update(draft_tokens[start : start + 5_000], tokens[start : start + 5_000])
-    assert running.verdict == "no fault found so far, in 20000 samples"
 
 
 @pytest.mark.parametrize("control", negative_controls(), ids=lambda control: control.name)
@@ -147,7 +129,6 @@ def test_samples_may_come_in_pieces():
     assert pieces.log_wealth == pytest.approx(at_once.log_wealth)
     assert (pieces.detected_at, pieces.num_samples) == (at_once.detected_at, 3_000)
     assert pieces.worst == at_once.worst
-    assert "token     observed" in str(at_once)
 
 
 def test_one_hot_targets_and_a_vocabulary_of_one():
@@ -156,9 +137,7 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
         drafts, tokens = law.sample(rng=0, size=100), np.full(100, target.argmax())
         report = judge_tokens(target, law, drafts, tokens, 1e-3, rng=np.random.default_rng(0))
         assert report.p_value == report.detectable == 1
-        verdict = "no fault found in 100 samples; the target is a single token"
-        assert report.verdict == f"{verdict}, so there is nothing random to test"
-        assert report.details[0].startswith("p-value 1.0e+00 over 1 cell;")
+        assert "so there is nothing random to test" in report.verdict
         running = audit.SequentialAudit(target, law)
         running.update(drafts, tokens)
         assert not running.faulty
@@ -227,3 +206,38 @@ def test_torch_tensors_are_arrays():
     running.update(torch.zeros((4, 1), dtype=torch.int64), torch.tensor([0, 1, 2, 0]))
     assert running.num_samples == 4
     assert not audit.draft_law(torch.as_tensor(law.sample(rng=0, size=50)), law, rng=0).faulty
+
+
+def test_it_is_the_twins():
+    small = [x for x in instances(150, seed=11) if x.vocab_size <= 4 and x.num_drafts <= 3]
+    for instance in small[:40]:
+        p, q, n = np.array(instance.p), np.array(instance.q), instance.num_drafts
+        drafts, law = otmd.WithReplacement(q, n), reference.with_replacement(instance.q, n)
+        skipping = RejectionSteps(p, drafts, RejectionFault.DUPLICATES_SKIPPED)
+        for rule, twin in (
+            (skipping, reference.skipping_duplicates),
+            (RejectionSteps(p, drafts), reference.rrs),
+            (otmd.RecursiveRejection(), reference.rrs),
+        ):
+            rate, output = reference.judged(law, twin(instance.p, instance.q), p.size)
+            found = audit.enumerated(rule, p, drafts, tol=1e-9)
+            np.testing.assert_allclose(found.output_distribution, output, atol=1e-10)
+            assert found.acceptance == pytest.approx(rate, abs=1e-10)
+            assert found.faulty == (np.abs(np.array(output) - p).max() > 1e-9)
+
+
+def test_the_parts_of_the_total_variation_sum_to_it():
+    """Few enough tuples that all of them are shown."""
+    rule = lambda drafts: np.eye(3)[drafts[0]]  # noqa: E731
+    p, law = np.array([0.6, 0.3, 0.1]), otmd.WithReplacement([0.2, 0.2, 0.6], 1)
+    found = audit.enumerated(rule, p, law)
+    assert found.total_variation == pytest.approx(0.5)
+    assert [own.tokens for own in found.worst_drafts] == [(2,), (0,), (1,)]
+    np.testing.assert_allclose(found.deviation, [-0.4, -0.1, 0.5], atol=1e-15)
+    assert [own.token for own in found.worst] == [2, 0, 1]
+    # Only the third token is emitted too often, and only where it was drafted.
+    assert [own.excess for own in found.worst_drafts] == pytest.approx([0.5, 0, 0])
+    assert found.worst_drafts[0].prob == pytest.approx(0.6)
+    text = str(found)
+    assert "(2,): drafted with probability 0.6, part of the total variation 0.5" in text
+    assert "not lossless: total variation 0.5 from the target" in text

@@ -50,14 +50,16 @@ TABLE = np.random.default_rng(7).dirichlet(np.full(20, 0.5), size=20)
 
 def by_samples(seed, level):
     rng = np.random.default_rng(seed)
-    tuples, tokens = LAW.sample(400, rng=rng), rng.choice(6, size=400, p=P)
+    tuples = LAW.sample(400, rng=rng)
+    tokens = otmd.Preference().verify(P, LAW, tuples, rng=rng).token
     return judge_tokens(P, LAW, tuples, tokens, level, rng=rng).faulty
 
 
 def stopped_at_will(seed, level):
     rng = np.random.default_rng(seed)
     running = audit.SequentialAudit(P, LAW, false_alarm=level)
-    running.update(LAW.sample(400, rng=rng), rng.choice(6, size=400, p=P))
+    tuples = LAW.sample(400, rng=rng)
+    running.update(tuples, otmd.Preference().verify(P, LAW, tuples, rng=rng).token)
     return running.faulty
 
 
@@ -94,10 +96,3 @@ def test_alarms_are_as_rare_as_stated(name):
     assert alarms <= binom.isf(1e-4, number, level)
     # An audit that is always silent would pass as well.
     assert alarms > 0 or name != "samples"
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_sound_engine_is_not_called_faulty(name):
-    """An alarm has a probability of 1e-2 at most, were the seeds not fixed."""
-    engine, law = ENGINES[name]
-    assert not audit.recorded_run(engine.run(150, 1), law, 0.01, rng=1).faulty

@@ -6,8 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -180,33 +178,30 @@ def test_tables_that_no_recorder_writes_are_refused(tmp_path):
         sound = dict(stored)
     first_draft = int(np.flatnonzero(sound["slot"] == 0)[0])
     claim = "output tokens follow the target (in order of p)"
-    for column, line, value, message in (
-        ("slot", first_draft, 2, "a draft without its position"),
-        ("mass", first_draft, 0.0, "drafts after one that cannot be drawn"),
-        ("mass", 0, 1.5, "a number that is no mass"),
-        (claim, 0, np.nan, "a number that is no mass"),
-        ("class by p", 0, 9, "a class that does not exist"),
-        ("row", 0, 7, "rows that do not ascend"),
-        ("token", first_draft, -1, "a draft without a token"),
-        ("decided", 0, False, "an output that was not decided"),
-        ("repeat_in_slots", first_draft + 1, np.nan, "a draft without its repetitions"),
-        ("depth", 0, -1, "a negative number"),
-        ("depth", 0, 1 << 40, "too large a depth"),
+
+    def changed(column, line, value):
+        lines = np.arange(len(sound[column]))
+        return sound | {column: np.where(lines == line, value, sound[column])}
+
+    for columns, message in (
+        (changed("slot", first_draft, 2), "a draft without its position"),
+        (changed("mass", first_draft, 0.0), "drafts after one that cannot be drawn"),
+        (changed("mass", 0, 1.5), "a number that is no mass"),
+        (changed(claim, 0, np.nan), "a number that is no mass"),
+        (changed("class by p", 0, 9), "a class that does not exist"),
+        (changed("row", 0, 7), "rows that do not ascend"),
+        (changed("token", first_draft, -1), "a draft without a token"),
+        (changed("decided", 0, False), "an output that was not decided"),
+        (changed("repeat_in_slots", first_draft + 1, np.nan), "a draft without its repetitions"),
+        (changed("depth", 0, -1), "a negative number"),
+        (changed("depth", 0, 1 << 40), "too large a depth"),
+        ({name: x for name, x in sound.items() if name != "depth"}, r"other columns \(depth\)"),
+        (sound | {"depth": sound["depth"].astype(float)}, "depth: got float64 of shape"),
+        ({name: x[:0] for name, x in sound.items()}, "got no lines"),
     ):
-        wrong = sound | {column: sound[column].copy()}
-        wrong[column][line] = value
-        np.savez(part, **wrong)
+        np.savez(part, **columns)
         with pytest.raises(ValueError, match=message):
             recorded_run(source)
-    np.savez(part, **{name: x for name, x in sound.items() if name != "depth"})
-    with pytest.raises(ValueError, match=r"other columns \(depth\)"):
-        recorded_run(source)
-    np.savez(part, **sound | {"depth": sound["depth"].astype(float)})
-    with pytest.raises(ValueError, match="depth: got float64 of shape"):
-        recorded_run(source)
-    np.savez(part, **{name: x[:0] for name, x in sound.items()})
-    with pytest.raises(ValueError, match="got no lines"):
-        recorded_run(source)
     np.savez(part, **sound)
     altered = bytearray(part.read_bytes())
     altered[len(altered) // 2] ^= 1
@@ -214,14 +209,9 @@ def test_tables_that_no_recorder_writes_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"part-00000.npz.* torn"):
         recorded_run(source)
     declared = {"otmd_run": 1, "law": "fixed", "rule": "token", "end_tokens": [2]}
-    for changed in (
-        {"rule": "none"},
-        {"law": "\x1b[31m"},
-        {"law": ""},
-        {"end_tokens": "12"},
-        {"end_tokens": [1.5]},
-    ):
-        (source / "run.json").write_text(json.dumps(declared | changed))
+    wrong = ({"rule": "none"}, {"law": "\x1b[31m"}, {"law": ""}, {"end_tokens": "12"}, {"end_tokens": [1.5]})
+    for entry in wrong:
+        (source / "run.json").write_text(json.dumps(declared | entry))
         with pytest.raises(ValueError, match=r"run.json: torn, or not written by otmd"):
             recorded_run(source)
 
@@ -245,54 +235,43 @@ def test_an_interrupt_leaves_no_part_of_a_step(tmp_path, monkeypatch):
     assert recorded_run(tmp_path / "a").num_rows == 2
 
 
-KILLED = """
-import os, signal, sys
-import numpy as np
-from otmd.audit import Recorder, recorder
-recorder.LINES_OF_PART = 4
-writer = Recorder(sys.argv[1])
-for index in range(10):
-    writer.add(target_probs=np.array([0.5, 0.5]), output_token=index % 2)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def exit_code_of_child(function, *given) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=function, args=given)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def left_open(folder: Path, number: int, signal_at_end: int = 0) -> None:
+    global kept_open
+    kept_open = Recorder(folder)
+    for index in range(number):
+        kept_open.add(**ROW | {"output_token": index % 2})
+    if signal_at_end:
+        os.kill(os.getpid(), signal_at_end)
 
 
 @pytest.mark.slow
-def test_a_killed_process_keeps_what_is_finished(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "a")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+def test_a_killed_process_keeps_what_is_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "LINES_OF_PART", 4)
+    assert exit_code_of_child(left_open, tmp_path / "a", 10, signal.SIGKILL) == -signal.SIGKILL
     assert recorded_run(tmp_path / "a").num_rows == 8
 
 
-def left_open(folder: Path) -> None:
-    global kept_open
-    kept_open = Recorder(folder)
-    kept_open.add(**ROW)
-
-
 def test_an_exit_without_close_keeps_all_rows(tmp_path):
-    process = multiprocessing.get_context("fork").Process(target=left_open, args=(tmp_path / "a",))
-    process.start()
-    process.join()
+    assert exit_code_of_child(left_open, tmp_path / "a", 1) == 0
     assert recorded_run(tmp_path / "a").num_rows == 1
 
 
-def add_in_child(writer: Recorder, queue) -> None:
-    try:
-        writer.add(**ROW)
-    except ValueError as error:
-        queue.put(str(error))
-
-
 def test_a_forked_process_is_refused_and_writes_nothing(tmp_path):
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    writer = Recorder(tmp_path / "a")
+    writer, parent = Recorder(tmp_path / "a"), os.getpid()
     writer.add(**ROW)
-    process = context.Process(target=add_in_child, args=(writer, queue))
-    process.start()
-    assert f"expected its own, {os.getpid()}" in queue.get(timeout=60)
-    process.join()
+
+    def add() -> None:
+        with pytest.raises(ValueError, match=f"expected its own, {parent}"):
+            writer.add(**ROW)
+
+    assert exit_code_of_child(add) == 0
     assert not [*tmp_path.glob("a/part-*")]
     writer.close()
     assert recorded_run(tmp_path / "a").num_rows == 1

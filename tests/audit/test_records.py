@@ -43,30 +43,6 @@ def test_files_hold_rows_and_are_refused_where_cut_short(name, tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_the_tolerance_follows_the_type_of_the_numbers():
-    off = np.array([0.5, 0.5 + 1e-5])
-    rounded = (np.array([0.3, 0.3, 0.4], np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
-    listed = [(off, True), (off.astype(np.float32), False), (off.tolist(), False)]
-    # bfloat16, and more than its rounding.
-    listed += [(rounded, False), (rounded + np.array([0, 0, 0.003], np.float32), True)]
-    for values, wrong in listed:
-        assert bool(recorded_run([{"target_probs": values, "output_token": 1}] * 4).events) is wrong
-
-
-def test_the_order_of_the_cuts_is_a_field(tmp_path):
-    row = {"target_logits": [3.0, 2.0, 1.0], "target_temperature": 0.5, "target_top_p": 0.8}
-    row["output_token"] = 1
-    steps = ["top_k", "top_p", "min_p", "temperature"]
-    assert [event.kind for event in recorded_run([row]).events] == ["output_impossible"]
-    for order in ("llama.cpp", ",".join(steps), steps):
-        listed = [row | {"target_order": order}] * 3
-        sources = (listed, write(tmp_path / "run.jsonl", listed))
-        assert not any(recorded_run(source).events for source in sources)
-    cut = Processing(0.5, top_p=0.8, order="llama.cpp")
-    plain = {"target_logits": row["target_logits"], "output_token": 1}
-    assert not recorded_run([plain], target_processing=cut).events
-
-
 def test_a_null_of_logits_is_a_token_that_cannot_come_out(tmp_path):
     listed = [{"target_logits": [1.0, None, 0.0], "output_token": token} for token in (0, 1)]
     report = recorded_run(write(tmp_path / "run.jsonl", listed))

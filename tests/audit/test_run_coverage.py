@@ -44,27 +44,10 @@ def test_improbable_rows_are_listed():
     (event,) = found.events
     assert (event.kind, event.num_rows) == ("output_improbable", 5)
     assert event.first_rows == tuple(improbable()[1])
-    assert "5 rows have an output token that is too improbable for this number of rows" in found.verdict
-    sound = recorded_run(improbable(sound=True)[0], "none")
-    assert sound.outcome == "PASS"
-    assert "would have been found with probability 0.9 if it shows over all 2,000" in str(sound)
+    assert recorded_run(improbable(sound=True)[0], "none").outcome == "PASS"
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
     (event,) = recorded_run([row | {"output_token": 1}]).events
     assert event.kind == "draft_improbable"
-
-
-def test_drafts_of_low_ids_are_no_fault_of_the_outputs():
-    """A quarter of the drafts are drawn from the lower half of the ids alone."""
-    rng, rows = np.random.default_rng(0), []
-    for i in range(1500):
-        p, q = (otmd.probs_from_logits(logits[i % 20]) for logits in (LOGITS, DRAFT_LOGITS))
-        low = np.where(np.arange(50) < 25, q, 0)
-        used = q if rng.random() < 0.75 else low / low.sum()
-        row = {"target_probs": p, "draft_probs": q, "draft_tokens": [int(rng.choice(50, p=used))]}
-        rows.append(row | {"output_token": int(rng.choice(50, p=p))})
-    found = recorded_run(rows)
-    assert [statement.outcome for statement in found.statements] == ["PASS", "FAULTY"]
-    assert "the drafts were not drawn from the recorded draft distribution" in found.verdict
 
 
 def test_a_request_cannot_write_into_the_report():
@@ -187,10 +170,6 @@ def test_a_pass_rests_on_the_outputs_of_steps_with_drafts():
     """An n-gram run: few positions have drafts, at first too few."""
     rng = np.random.default_rng(2)
     rows = plain(700, rng)
-    assert recorded_run(rows, "none", bias=0.2).outcome == "PASS"
-    none = recorded_run(rows, bias=0.2)
-    assert none.outcome == "INCONCLUSIVE"
-    assert "no drafts were recorded: nothing about speculation was tested" in none.verdict
     drafted = {"draft_probs": Q, "draft_tokens": [2]}
     few = [row | drafted if i % 60 == 0 else row for i, row in enumerate(rows)]
     found = recorded_run(few, "fixed", bias=0.2)

@@ -95,43 +95,59 @@ def test_rows_that_no_sound_engine_writes_are_counted(kind):
     assert EVENTS[kind][1] in str(report)
 
 
-def test_a_position_decided_after_a_rejection_is_seen_and_not_tested():
-    report = audited([chain_row(0, 0, [0], 1), chain_row(0, 1, [1], 1)])
-    assert [own.kind for own in report.events] == ["after_rejection"]
-    assert report.claims[0].num_samples == 1
+UNEQUAL = {"target_probs": [0.5, 0.3, 0.2], "draft_probs": [0.6, 0.4, 0.0], "output_token": 0}
+GREEDY = {"target_logits": [1.0, 1.0, 0.0], "target_temperature": 0}
+EDGE = {"target_logits": [2.5, 0.8, 0.7, 0.7], "target_top_p": 0.85}
+DRAFTED_EDGE = {"draft_logits": [2.5, 0.8, 0.7, 0.7], "draft_top_p": 0.85, "target_probs": [0.25] * 4}
+COLD = {"target_logits": [3.0, 2.0, 1.0], "target_temperature": 0.5, "target_top_p": 0.8, "output_token": 1}
+BOTH = {"target_logits": [2.0, 1.0, 0.0], "draft_logits": [2.0, 1.0, 0.0]}
+BOTH |= {"draft_tokens": [2], "output_token": 2}
+OFF = np.array([0.5, 0.5 + 1e-5])
+IN_BFLOAT16 = (np.array([0.3, 0.3, 0.4], np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+CUTS = {"target_processing": Processing(top_k=2), "draft_processing": Processing(top_k=1)}
+LLAMA_CPP = Processing(0.5, top_p=0.8, order="llama.cpp")
+PLAIN = {"target_logits": COLD["target_logits"], "output_token": 1}
+# Rows, the law and the settings that they are audited with, and what is seen.
+SEEN = [
+    # Drafts that a law never draws. Ties leave it open which of them are the most likely.
+    *(([UNEQUAL | {"draft_tokens": tokens}], {"law": law}, kinds) for law, tokens, kinds in (
+        ("without-replacement", [0, 0], ["draft_never"]), ("without-replacement", [1, 0], []),
+        ("greedy", [1, 0], ["draft_never"]), ("greedy", [0, 1], []),
+        ("with-replacement", [0, 0], []), ("fixed", [2, 2], []))),
+    *(([ROW | {"draft_tokens": [1, 0]}], {"law": law}, [])
+      for law in ("without-replacement", "greedy", "with-replacement", "fixed")),
+    # A cut may keep any of tied tokens, as the engine chooses, and no more than it keeps.
+    *(([GREEDY | {"output_token": y}], {}, kinds) for y, kinds in enumerate(([], [], ["output_impossible"]))),
+    *(([EDGE | {"output_token": y}], {}, []) for y in range(4)),
+    ([DRAFTED_EDGE | {"draft_tokens": [2, 2], "output_token": 0}], {}, []),
+    ([DRAFTED_EDGE | {"draft_tokens": [2, 3], "output_token": 0}], {}, ["draft_impossible"]),
+    # Settings of each side, of the row or of the run; the order of the cuts.
+    ([BOTH], {}, []),
+    ([BOTH | {"target_top_k": -1, "draft_top_k": 0}], {}, []),
+    ([BOTH | {"target_top_k": 2, "draft_top_k": 1, "draft_top_p": None}], {},
+     ["draft_impossible", "impossible_accepted"]),
+    ([BOTH], CUTS, ["draft_impossible", "impossible_accepted"]),
+    ([COLD], {}, ["output_impossible"]),
+    *(([COLD | {"target_order": order}], {}, []) for order in (
+        "llama.cpp", "top_k,top_p,min_p,temperature", ["top_k", "top_p", "min_p", "temperature"])),
+    ([PLAIN], {"target_processing": LLAMA_CPP}, []),
+    # The tolerance of a sum follows the type of the numbers.
+    *(([{"target_probs": probs, "output_token": 1}], {}, kinds) for probs, kinds in (
+        (OFF, ["target_sum"]), (OFF.astype(np.float32), []), (OFF.tolist(), []),
+        (IN_BFLOAT16, []), (IN_BFLOAT16 + np.array([0, 0, 0.003], np.float32), ["target_sum"]))),
+    # A position that was decided after a rejection.
+    ([chain_row(0, 0, [0], 1), chain_row(0, 1, [1], 1)], {}, ["after_rejection"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("law", "tokens", "kinds"),
-    [
-        ("without-replacement", [0, 0], ["draft_never"]),
-        ("without-replacement", [1, 0], []),
-        ("greedy", [1, 0], ["draft_never"]),
-        ("greedy", [0, 1], []),
-        ("with-replacement", [0, 0], []),
-        ("fixed", [2, 2], []),
-    ],
-)
-def test_drafts_that_a_law_never_draws(law, tokens, kinds):
-    row = {"target_probs": [0.5, 0.3, 0.2], "draft_probs": [0.6, 0.4, 0.0]}
-    report = audited([row | {"draft_tokens": tokens, "output_token": 0}], law)
-    assert [own.kind for own in report.events] == kinds
-    # Ties leave it open which of them are the most likely.
-    tied = HALVES | {"draft_tokens": [1, 0], "output_token": 0}
-    assert not audited([tied], law).events
+@pytest.mark.parametrize(("rows", "options", "kinds"), SEEN)
+def test_what_is_seen_in_rows(rows, options, kinds):
+    assert [event.kind for event in audited(rows, **options).events] == kinds
 
 
-def test_processing_is_applied_to_each_side():
-    row = {"target_logits": [2.0, 1.0, 0.0], "draft_logits": [2.0, 1.0, 0.0]}
-    row |= {"draft_tokens": [2], "output_token": 2}
-    assert not audited([row]).events
-    by_row = audited([row | {"target_top_k": 2, "draft_top_k": 1, "draft_top_p": None}])
-    kinds = [own.kind for own in by_row.events]
-    assert kinds == ["draft_impossible", "impossible_accepted"]
-    cuts = {"target_processing": Processing(top_k=2), "draft_processing": Processing(top_k=1)}
-    whole = audited([row], **cuts)
-    assert [own.kind for own in whole.events] == kinds
-    assert not audited([row | {"target_top_k": -1, "draft_top_k": 0}]).events
+def test_a_position_decided_after_a_rejection_is_not_tested():
+    rows = [chain_row(0, 0, [0], 1), chain_row(0, 1, [1], 1)]
+    assert audited(rows).claims[0].num_samples == 1
 
 
 def test_sparse_rows_agree_with_full_ones():

@@ -13,20 +13,6 @@ from otmd.laws import Stratified, WithReplacement
 from otmd.probabilities import Processing, probs_from_logits, ties_at_edge
 
 GREEDY = {"target_logits": [1.0, 1.0, 0.0], "target_temperature": 0}
-EDGE = {"target_logits": [2.5, 0.8, 0.7, 0.7], "target_top_p": 0.85}
-
-
-def kinds(row: dict, law: str = "with-replacement") -> list[str]:
-    report = recorded_run([row], law)
-    return [own.kind for own in report.events]
-
-
-@pytest.mark.parametrize(
-    ("row", "possible"), [(GREEDY, [True, True, False]), (EDGE, [True, True, True, True])]
-)
-def test_tied_tokens_are_possible(row, possible):
-    for token, own in enumerate(possible):
-        assert kinds(row | {"output_token": token}) == ["output_impossible"] * (not own)
 
 
 def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
@@ -36,13 +22,6 @@ def test_accepted_tied_tokens_are_possible_and_within_the_acceptance():
         report = recorded_run([row] * 200, law)
         assert not report.faulty, law
         assert report.acceptance.rate == report.acceptance.most == 1.0
-
-
-def test_more_tied_drafts_than_a_cut_keeps_are_impossible():
-    draft = {"draft_logits": [2.5, 0.8, 0.7, 0.7], "draft_top_p": 0.85}
-    row = {"target_probs": [0.25] * 4, "output_token": 0} | draft
-    assert not kinds(row | {"draft_tokens": [2, 2]})
-    assert kinds(row | {"draft_tokens": [2, 3]}) == ["draft_impossible"]
 
 
 def test_ties_at_the_edge_are_those_that_a_cut_splits():

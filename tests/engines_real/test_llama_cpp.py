@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 import numpy as np
@@ -19,17 +18,9 @@ pytest.importorskip("transformers")
 from tiny_gguf import BOS
 
 TEMPERATURE = 0.8
+EXAMPLE = "llama_cpp_texts"
 PROMPT = [BOS, 5, 6]
 COUNT = 250
-
-
-@pytest.fixture(scope="module")
-def example():
-    """The example of docs/howto/llama_cpp.md."""
-    sys.path.insert(0, str(ROOT / "docs" / "examples"))
-    import llama_cpp_texts
-
-    return llama_cpp_texts
 
 
 @pytest.fixture(scope="module")

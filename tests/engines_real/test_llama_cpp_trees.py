@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -17,17 +14,9 @@ pytest.importorskip("transformers")
 
 from tiny_gguf import BOS
 
+EXAMPLE = "llama_cpp_trees"
 PROMPT = [BOS, 5, 6]
 LENGTH = 12
-
-
-@pytest.fixture(scope="module")
-def example():
-    """The example of docs/howto/llama_cpp.md."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
-    import llama_cpp_trees
-
-    return llama_cpp_trees
 
 
 def audited(example, weights, oracle, count: int) -> tuple[otmd.audit.RecordedRunAudit, float]:

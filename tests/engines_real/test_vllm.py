@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from models.conftest import make_model
+from vllm_engine import drafts
 
 import otmd
 from otmd.audit.recorder import read_folder
@@ -31,31 +33,15 @@ pytestmark = [
 ]
 
 
-def random_model(vocab_size: int):
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        tie_word_embeddings=False,
-    )
-    return transformers.LlamaForCausalLM(config)
-
-
 def save_models(folder: Path) -> None:
     """Save a target of 1,000 tokens, a draft with nearly its weights, and a target of 50 tokens."""
     import torch
 
-    random_model(50).save_pretrained(folder / "small")
-    model = random_model(1000)
+    # Heads of 32 numbers.
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+    make_model(50, 2, **sizes, **ends).save_pretrained(folder / "small")
+    model = make_model(1000, 2, **sizes, **ends)
     model.save_pretrained(folder / "target")
     with torch.no_grad():
         for weights in model.parameters():
@@ -192,11 +178,10 @@ def served(folder: Path, record: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    drafts = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
     options = {
         "model": folder / "target", "port": port, "data-parallel-size": 2, "shutdown-timeout": 60,
         "max-model-len": 64, "max-num-seqs": 16, "dtype": "float32", "served-model-name": "pair",
-        "speculative-config": json.dumps(drafts),
+        "speculative-config": json.dumps(drafts(folder)),
     }  # fmt: skip
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     command += ["--skip-tokenizer-init", *(f"--{name}={x}" for name, x in options.items())]

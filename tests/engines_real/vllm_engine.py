@@ -22,6 +22,12 @@ SETTINGS = {
 }
 
 
+def drafts(folder: Path, **more: str) -> dict:
+    """Speculation with the draft model, and further settings."""
+    model = {"method": "draft_model", "model": str(folder / "draft")}
+    return model | {"num_speculative_tokens": 3} | more
+
+
 def repair() -> None:
     """Replace the function of vLLM 0.32.0 that leaves its result unwritten on a CPU."""
     import torch
@@ -64,12 +70,7 @@ def in_process(folder: Path) -> None:
         with recorded(folder / name):
             write_texts(engine, folder / f"{name}.jsonl", number, **settings)
 
-    sampled = {
-        "method": "draft_model",
-        "model": str(folder / "draft"),
-        "draft_sample_method": "probabilistic",
-        "num_speculative_tokens": 3,
-    }
+    sampled = drafts(folder, draft_sample_method="probabilistic")
     # All start before the first token is recorded, which loads Numba.
     standard = start(**sampled)
     block = start(**sampled, rejection_sample_method="block")
@@ -133,10 +134,9 @@ def v2_runner(folder: Path) -> None:
         "block": (sampled | {"rejection_sample_method": "block"}, {"temperature": 0.8}, 16),
         "argmax": ({}, {"temperature": 0.8}, 8),
     }
-    drafts = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
     # All start before the first token is recorded, which loads Numba.
     engines = {
-        name: vllm.LLM(str(folder / "target"), speculative_config=drafts | speculative, **SETTINGS)
+        name: vllm.LLM(str(folder / "target"), speculative_config=drafts(folder, **speculative), **SETTINGS)
         for name, (speculative, *_) in scenarios.items()
     }
     for name, (_, settings, number) in scenarios.items():
@@ -148,8 +148,7 @@ def by_plugin(folder: Path) -> None:
     """The draft model's most likely tokens, by an engine in processes of its own."""
     import vllm
 
-    drafts = {"method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": 3}
-    engine = vllm.LLM(str(folder / "target"), speculative_config=drafts, **SETTINGS)
+    engine = vllm.LLM(str(folder / "target"), speculative_config=drafts(folder), **SETTINGS)
     write_texts(engine, folder / "argmax.jsonl", 40, temperature=0.8)
 
 

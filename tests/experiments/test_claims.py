@@ -1,3 +1,4 @@
+import inspect
 from fractions import Fraction
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from collected import write_folder
+from polars.testing import assert_frame_equal
 
 import otmd
 from experiments.claims import (
@@ -15,46 +17,43 @@ from experiments.claims import (
     spectr_acceptance,
     spectr_floor,
 )
+from experiments.runner import RESULTS, read_tasks, task_rows
 from otmd import exact
 from otmd.models import Dataset, open_dataset
 from otmd.optimum.bounds import k_sequential_floor
 from paper_figures.acceptance import largest_optimum
 
-SMALL = {
-    spectr_acceptance: 'family = ["Bernoulli", "Zipf"]\ntarget = 0.5\ndraft = 0.25\n'
-    "size = 20\nmost_drafts = 3",
-    spectr_floor: "num_drafts = [2, 3]\ntokens = 2\nstart = 0",
-    draft_quality: 'family = ["noise", "surplus", "missing", "equal", "disjoint", "most likely token"]\n'
-    "quality = 0.5\nvocab_size = 60\ndraw = 0",
-    spechub_toy: "vocab_size = 5\ntemperature = [0.2, 1.0]\nlikeness = 0.7\ncount = 30",
-}
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
-    """The tables of the smallest sweeps."""
-    folder, tables = tmp_path_factory.mktemp("claims"), {}
-    for module, tasks in SMALL.items():
-        name = module.__name__.rpartition(".")[2]
-        spec, output = folder / f"{name}.toml", folder / f"{name}.parquet"
-        spec.write_text(f"[[tasks]]\n{tasks}\n")
-        paths = ["--spec", spec, "--parts", folder / "parts", "--output", output]
-        tables[name] = module.main([*map(str, paths), "--workers", "1", "--quiet"])
-    return tables
+# Tasks of the sweeps whose rows are stored.
+TASKS = [
+    (spectr_acceptance.acceptance, {"family": "Bernoulli", "target": 0.5, "draft": 0.25}),
+    (spectr_acceptance.acceptance, {"family": "Zipf", "target": 0.8, "draft": 0.5}),
+    (spectr_floor.worst, {"num_drafts": 2, "tokens": 2, "start": 0}),
+    (spechub_toy.pairs, {"vocab_size": 5, "temperature": 1.0, "likeness": 0.7}),
+]
 
 
-def test_rates_lie_between_the_floors_and_the_bound(tables) -> None:
-    table = tables["spectr_acceptance"]
-    assert table.height == 2 * 3
-    order = ["floor", "floor_n", "k_sequential", "optimal", "bound"]
-    assert (np.diff(table.select(order).to_numpy()) >= -1e-12).all()
-    assert (table["recursive_rejection"] <= table["k_sequential"] + 1e-12).all()
+@pytest.mark.parametrize(("function", "chosen"), TASKS)
+def test_stored_rows_are_those_of_the_code(function, chosen) -> None:
+    """The page of claims, which is filled in from them, says what they show."""
+    module = Path(inspect.getfile(function))
+    task = next(task for task in read_tasks(module.with_suffix(".toml")) if task.items() >= chosen.items())
+    rows = task_rows(function, ("", task)).drop("task", "evaluations", strict=False)
+    stored = pl.read_parquet(ROOT / RESULTS / f"{module.stem}.parquet").filter(**task).select(rows.columns)
+    assert_frame_equal(rows, stored, abs_tol=1e-6, rel_tol=0)
 
 
-def test_the_search_finds_eight_ninths_and_nothing_below_the_floor(tables) -> None:
-    table = tables["spectr_floor"]
-    assert table.filter(num_drafts=2)["ratio"].item() == pytest.approx(8 / 9, abs=1e-6)
-    assert (table["ratio"] > table["floor"]).all()
+def test_drafts_of_known_rates_have_them() -> None:
+    rng = np.random.default_rng(0)
+    families = ("noise", "surplus", "missing", "equal", "disjoint", "most likely token")
+    tables = {family: pl.DataFrame([*draft_quality.rates(rng, family, 0.5, 60, 0)]) for family in families}
+    rows = {name: of.filter(num_drafts=2, law="WithReplacement") for name, of in tables.items()}
+    noise, *rates = (rows[family]["optimal"][0] for family in families[:5])
+    assert rates == pytest.approx([0.75, 0.5, 1.0, 0.0])
+    assert 0.5 < noise < 1.0
+    assert set(tables["most likely token"].filter(law="WithoutReplacement")["num_drafts"]) == {1}
 
 
 def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
@@ -70,18 +69,6 @@ def test_eight_ninths_is_exact_and_the_worst_of_its_family() -> None:
         assert k_sequential_floor(n) < least < worst_of_family(n - 1)[1]
 
 
-def test_drafts_of_known_rates_have_them(tables) -> None:
-    rows = tables["draft_quality"].filter(num_drafts=2, law="WithReplacement")
-    optimal = dict(rows.filter(verifier="TargetOnly").select("family", "optimal").iter_rows())
-    assert optimal["equal"] == pytest.approx(1.0)
-    assert optimal["disjoint"] == 0.0
-    assert optimal["missing"] == pytest.approx(0.5)
-    assert optimal["surplus"] == pytest.approx(0.75)
-    assert 0.5 < optimal["noise"] < 1.0
-    defined = tables["draft_quality"].filter(family="most likely token", law="WithoutReplacement")
-    assert set(defined["num_drafts"]) == {1}
-
-
 def test_total_variation_leaves_the_range_that_the_figure_draws() -> None:
     rng = np.random.default_rng(0)
     ends = [largest_optimum(np.array([d]), n).item() for d, n in ((0.3, 2), (0.8, 4))]
@@ -93,15 +80,6 @@ def test_total_variation_leaves_the_range_that_the_figure_draws() -> None:
         distance = 0.5 * np.abs(p - q).sum(keepdims=True)
         best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 3)).rate
         assert 1 - distance - 1e-12 <= best <= largest_optimum(distance, 3) + 1e-12
-
-
-def test_the_hub_never_loses_where_the_theorem_speaks(tables) -> None:
-    table = tables["spechub_toy"]
-    certain = table.filter(pl.col("top_draft") >= 0.5)
-    assert 0 < certain.height < table.height
-    assert (certain["hub"] >= certain["optimal_with"] - 1e-12).all()
-    assert (table["optimal_without"] >= table["optimal_with"] - 1e-12).all()
-    assert (table["recursive_with"] <= table["recursive_without"] + 1e-9).all()
 
 
 @pytest.fixture

@@ -5,14 +5,17 @@ from sweep_twin import swept_masses
 
 import otmd
 from experiments.claims import draft_laws, law_choice
+from experiments.claims.ceiling import newsvendor, proportional, quantiles
 
 
-def pairs(count: int, size: int = 40) -> list[tuple[np.ndarray, np.ndarray]]:
-    rng = np.random.default_rng(0)
-    drafts = rng.dirichlet(np.full(size, 0.3), size=count) + 1e-9
-    drafts /= drafts.sum(axis=-1, keepdims=True)
-    targets = [rng.dirichlet(50 * draft + 0.01) for draft in drafts]
-    return list(zip(targets, drafts, strict=True))
+def pairs(count, rng=0, sharpness=1.0, cut=0.0):
+    """Targets that scatter about the draft, which is then sharpened, and cut to its most likely tokens."""
+    drawn, rng = [], np.random.default_rng(rng)
+    for _ in range(count):
+        plain = rng.dirichlet(np.full(60, 0.3)) + 1e-9
+        draft = np.where(plain >= cut * plain.max(), plain, 0.0) ** sharpness
+        drawn.append((rng.dirichlet(50 * plain + 0.01), draft / draft.sum()))
+    return drawn
 
 
 def two_classes(target: np.ndarray, slots) -> np.ndarray:
@@ -37,7 +40,8 @@ def test_rates_are_those_of_the_laws_and_rules() -> None:
 
 def test_a_fitted_bound_is_of_prompts_that_it_was_not_fitted_on() -> None:
     """With halves that are alike both are the same; fitted on another half, it changes."""
-    ours, theirs = pairs(8)[:4], [(q, p) for p, q in pairs(8)[4:]]
+    drawn = pairs(8)
+    ours, theirs = drawn[:4], [(q, p) for p, q in drawn[4:]]
     half = np.array([0, 0, 1, 1])
     alike = law_choice._bounds([ours[0], ours[1], ours[0], ours[1]], half)
     assert alike["ceiling, fitted"] == pytest.approx(alike["ceiling, fitted on itself"])
@@ -88,3 +92,37 @@ def test_the_summary_of_stored_rates_keeps_what_it_has_of_other_drafts(tmp_path,
     by_choice = dict(four.select("choice", "value").iter_rows())
     assert len(by_choice) == four.height == 11
     assert by_choice["stratified"] <= by_choice["ceiling, π ∝ q"] + 1e-9
+
+
+COUNTS = (1, 2, 4)
+
+
+def bounds(others, held_out):
+    ratios = quantiles(others)
+    both = [(proportional(*pair, COUNTS), newsvendor(*pair, ratios, COUNTS)) for pair in held_out]
+    return np.mean(both, axis=0)
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.1])
+def test_both_bounds_hold_for_laws(cut):
+    rng = np.random.default_rng(0)
+    held_out = pairs(60, rng, cut=cut)
+    plain, fitted = bounds(pairs(60, rng, cut=cut), held_out)
+    rates = [
+        [float(otmd.optimal_acceptance(p, otmd.Stratified(q, n)).rate) for n in COUNTS] for p, q in held_out
+    ]
+    # If q > 1/n for a token, its inclusion in strata is not quite the capped proportional one.
+    assert (np.mean(rates, axis=0) <= plain + 0.005).all()
+    assert rates[0][0] == pytest.approx(proportional(*held_out[0], [1])[0])
+    assert fitted == pytest.approx(plain, abs=0.03)
+
+
+@pytest.mark.parametrize("sharpness", [3.0, 80.0])
+def test_what_is_fitted_mends_an_overconfident_draft(sharpness):
+    first, second = (pairs(60, seed, sharpness) for seed in (1, 2))
+    plain, fitted = bounds(first, second)
+    assert (fitted > plain + 0.02).all()
+    assert (np.diff(fitted) > 0.05).all()
+    # The fitted law knows no more than the draft before it was sharpened.
+    equal = (pairs(60, seed) for seed in (1, 2))
+    assert (fitted <= bounds(*equal)[1] + 0.02).all()

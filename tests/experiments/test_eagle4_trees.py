@@ -3,12 +3,11 @@ from collections import Counter, defaultdict
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_pair
+from models.conftest import make_pair, make_prompts
 
 import otmd
 from experiments.trees import eagle4_trees
 from experiments.trees.eagle4_trees import OrderStatistics
-from otmd.models import Prompt
 from otmd.study import plan
 from otmd.study.plan import Candidate
 from otmd.testing.trees import CutTree
@@ -66,9 +65,8 @@ def test_laws_of_one_size_have_as_many_drafts() -> None:
 
 def test_the_script_on_a_tiny_model(tmp_path, monkeypatch) -> None:
     pair = make_pair()
-    prompts = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
     monkeypatch.setattr(plan, "loaded_pair", lambda *_: pair)
-    monkeypatch.setattr(eagle4_trees, "load_prompts", lambda *_, **__: prompts)
+    monkeypatch.setattr(eagle4_trees, "load_prompts", lambda *_, **__: make_prompts(3, "code"))
     monkeypatch.setattr(eagle4_trees, "SHAPES", ((2, 2),))
     output = tmp_path / "o.parquet"
     options = ["--parts", str(tmp_path / "parts"), "--output", str(output), "--temperatures", "1"]

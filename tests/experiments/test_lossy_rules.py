@@ -1,16 +1,13 @@
-from types import SimpleNamespace
-
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_pair
+from models.conftest import make_pair, make_prompts
 
 import otmd
 from experiments.claims import lossy_rules as rules
 from experiments.claims import lossy_texts
 from experiments.texts import Pair
 from otmd.engines.catalogue import distances
-from otmd.models import Prompt
 from otmd.models.prompts import prompt_tokens
 
 
@@ -33,15 +30,6 @@ def test_no_rule_is_above_the_front():
             assert rate <= otmd.optimal_acceptance(output, law).rate + 1e-10, way
             front = otmd.lossy_frontier(p, law)
             assert rate <= front.rate_at(0.5 * np.abs(output - p).sum()) + 1e-9, way
-
-
-def test_a_mixture_is_on_the_front_of_total_variation():
-    p, q = np.random.default_rng(1).dirichlet(np.ones(20), size=2)
-    front = otmd.lossy_frontier(p, otmd.WithReplacement(q, 1))
-    for weight in (0.2, 0.5):
-        output, rate = rules.RULES[f"mixture {weight:g}".replace("0.", ".")](p, q)
-        spent = 0.5 * np.abs(output - p).sum()
-        assert front.rate_at(spent) == pytest.approx(rate, abs=1e-12)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.1, 1.0])
@@ -90,6 +78,10 @@ def test_rows_of_a_position():
     assert table.height == len(every_way())
     assert (table["kl"] >= table["least_kl"] - 1e-9).all()
     assert (table["rate"] <= table["rate_within_kl"] + 1e-9).all()
+    mixtures = table.filter(pl.col("rule").str.starts_with("mixture"))
+    assert mixtures.height >= 2
+    most = mixtures["rate_within_total_variation"].to_numpy()
+    assert mixtures["rate"].to_numpy() == pytest.approx(most, abs=1e-12)
     mass = p[np.argsort(-q)[:4]].sum()
     certain = table.filter(num_drafts=4)
     assert certain["lossless"].to_numpy() == pytest.approx(np.full(certain.height, mass))
@@ -142,10 +134,9 @@ def test_numbers_of_texts_add_up():
 @pytest.fixture
 def tiny_pair(monkeypatch):
     pair = Pair(*make_pair())
-    prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(2)]
     monkeypatch.setattr(lossy_texts, "load_pair", lambda *_: pair)
-    monkeypatch.setattr(lossy_texts, "chosen_prompts", lambda: prompts)
-    return SimpleNamespace(target=pair.target, draft=pair.draft, prompts=prompts)
+    monkeypatch.setattr(lossy_texts, "chosen_prompts", lambda: make_prompts(2))
+    return pair
 
 
 @pytest.mark.slow
@@ -153,7 +144,7 @@ def test_texts_are_drawn_from_what_the_models_say_after_them(tiny_pair):
     """Branches of one tree against plain calls on the text as far as it was written."""
     ways, step = every_way(), otmd.Processing()
     models = lossy_texts.models_after(0, "skip:1,3")
-    before = prompt_tokens(tiny_pair.target.tokenizer, tiny_pair.prompts[0])
+    before = prompt_tokens(tiny_pair.target.tokenizer, make_prompts(1)[0])
     texts = lossy_texts.written(models, ways, step, 6, np.random.default_rng(0))
     assert len({text.tokens for text in texts}) > 3
     for way, text in zip(ways, texts, strict=True):
@@ -169,13 +160,12 @@ def test_texts_are_drawn_from_what_the_models_say_after_them(tiny_pair):
 
 
 @pytest.mark.slow
-def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
+def test_the_script_on_a_tiny_model(tiny_pair, tmp_path):
     spec = tmp_path / "spec.toml"
     spec.write_text('[[tasks]]\nprompt = [0, 1]\ndraft = "x"\ntemperature = 1.0\nlength = 5\n')
     given = {"spec": spec, "parts": tmp_path / "parts", "output": tmp_path / "o.parquet"}
     options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
     table = lossy_texts.main([*options, "--workers", "1"])
-    assert "0 of 2" not in capsys.readouterr().err
     assert table.height == 2 * 20
     assert (table["kl"] >= table["least_kl"] - 1e-9).all()
     assert (table["tokens"] <= 5).all()
@@ -183,5 +173,3 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys):
     assert (means["low"] <= means["kl"]).all()
     assert (means["kl"] <= means["high"]).all()
     assert means["text_variation"].is_between(0.0, 1.0).all()
-    assert lossy_texts.main([*options, "--workers", "1"]).equals(table)
-    assert "0 of 2" in capsys.readouterr().err

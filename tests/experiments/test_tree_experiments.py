@@ -3,14 +3,15 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, save_tiny
+from models.conftest import WORDS, make_prompts, save_tiny
 
 import otmd
 from experiments.texts import Pair, sample_texts
-from experiments.trees import sequence_optimum, spechub_depths, spectr_paths
+from experiments.trees import layerwise_optimum, sequence_optimum, spechub_depths, spectr_paths
+from experiments.trees.layerwise_optimum import LayerwiseProgram
 from otmd.models import Prompt, load_draft, load_target
 from otmd.transport import SolverError
-from otmd.trees import TableModel
+from otmd.trees import BlockVerification, IIDPaths, TableModel, TokenTree, tokens_per_step
 from paper_figures import trees
 
 
@@ -20,8 +21,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("model")
     save_tiny(folder)
     source = folder / "prompts.jsonl"
-    texts = [" ".join(WORDS[i : i + 5]) for i in range(3)]
-    source.write_text("\n".join(f'{{"text": "{text}"}}' for text in texts))
+    source.write_text("\n".join(f'{{"text": "{prompt.text}"}}' for prompt in make_prompts(3)))
     chosen = ["--target", folder, "--draft", "skip:1,3", "--sources", source, "--prompts", 3]
     return [str(option) for option in [*chosen, "--length", 9, "--seed", 1]]
 
@@ -43,22 +43,16 @@ def small(monkeypatch):
     [spectr_paths, *(pytest.param(m, marks=pytest.mark.slow) for m in RUNS if m != spectr_paths)],
     ids=lambda module: module.__name__.rpartition(".")[2],
 )
-def test_each_experiment_runs_continues_and_is_drawn(module, common, tmp_path, capsys):
+def test_each_experiment_runs_and_is_drawn(module, common, tmp_path, capsys):
     name = module.__name__.rpartition(".")[2]
     output = tmp_path / f"{name}.parquet"
     written = ["--parts", str(tmp_path / "parts"), "--output", str(output)]
-    arguments = [*common, *RUNS[module], *written]
-    summary = module.main(arguments)
+    summary = module.main([*common, *RUNS[module], *written])
     assert pl.read_parquet(output).equals(summary)
     assert pl.read_parquet(tmp_path / f"{name}_prompts.parquet")["prompt"].n_unique() == 3
     assert (summary["value"] >= 1.0).all()
     assert set(summary["prompts"]) == {3}
-    printed = capsys.readouterr()
-    assert "3 of 3 tasks are left" in printed.err
-    assert f"{summary['value'][0]:.3f} ± {summary['error'][0]:.3f}" in printed.out
-    again = module.main(arguments)
-    assert "0 of 3 tasks" in capsys.readouterr().err
-    assert again.equals(summary)
+    assert f"{summary['value'][0]:.3f} ± {summary['error'][0]:.3f}" in capsys.readouterr().out
     # Every point drawn is a value of the summary.
     figure = getattr(trees, name)(output)
     points = [container.lines[0] for axes in figure.axes for container in axes.containers]
@@ -119,3 +113,30 @@ def test_a_program_that_is_not_solved_counts_for_no_rule(monkeypatch):
     assert summary["unsolved"].to_list() == [1] * 4
     assert summary.filter(rule=sequence_optimum.OPTIMUM)["largest_gap"].item() == 0.0
     assert "7, 1 unsolved" in sequence_optimum.as_table(summary)
+
+
+def test_the_best_layerwise_rule_of_a_path_and_of_a_layer() -> None:
+    """Block verification is optimal for a path, the optimal verifier for a layer."""
+    target, draft = (TableModel.random(3, 2, rng=[7, i]) for i in range(2))
+    path = IIDPaths(draft, 1, 3)
+    block = tokens_per_step(BlockVerification(), target, path).value
+    assert LayerwiseProgram(target, path).value() == pytest.approx(block, abs=1e-9)
+    for law in (otmd.Stratified, otmd.WithReplacement, otmd.WithoutReplacement):
+        rate = otmd.optimal_acceptance(target(()), law(draft(()), 2)).rate
+        value = LayerwiseProgram(target, TokenTree(draft, (2,), law)).value()
+        assert value == pytest.approx(1.0 + float(rate), abs=1e-9)
+
+
+@pytest.mark.slow
+def test_the_table(tmp_path, capsys, monkeypatch) -> None:
+    trees = {"strata 2×1": layerwise_optimum.TREES["strata 2×1"]}
+    monkeypatch.setattr(layerwise_optimum, "TREES", trees)
+    output = tmp_path / "table.parquet"
+    arguments = ["--models", "2", "--workers", "1", "--parts", str(tmp_path / "parts")]
+    table = layerwise_optimum.main([*arguments, "--output", str(output)])
+    assert pl.read_parquet(output).equals(table)
+    assert sorted(table["vocab_size"]) == [3, 4]
+    assert (table["token level"] <= table["best layerwise rule"]).all()
+    assert (table["best layerwise rule"] <= table["optimum"] + 1e-7).all()
+    lacks = 1000 * (table["optimum"] - table["token level"]).mean()
+    assert f"| strata 2×1 | {table['optimum'].mean():.3f} | {lacks:.2f} |" in capsys.readouterr().out

@@ -127,41 +127,26 @@ def test_steps_without_randomness(prob, per_step):
     assert tokens == per_step * steps
 
 
-def clustered_rows(prompts: int = 200, spread: float = 0.3) -> pl.DataFrame:
-    rng = np.random.default_rng(0)
-    rows = []
-    for prompt in range(prompts):
-        base = 2.0 + prompt % 2 + spread * rng.normal()
-        about = {"domain": f"d{prompt % 2}", "prompt": str(prompt), "depth": 1, "steps": 1.0}
-        rows.append({**about, "rule": "RRS", "tokens": base})
-        rows.append({**about, "rule": "K-SEQ", "tokens": base + 0.1 + 0.02 * rng.normal()})
-    return pl.DataFrame(rows)
-
-
 def test_errors_are_those_of_prompts_and_differences_are_paired():
-    summary = summarise(clustered_rows(), ["depth"], "rule", "RRS")
-    first, second = summary.to_dicts()
-    # Domains are fixed: their distance, 1, is no error.
-    assert abs(first["error"] / (0.3 / 200**0.5) - 1) < 0.2
-    assert abs(second["difference"] - 0.1) < 0.01
-    assert abs(second["difference_error"] / (0.02 / 200**0.5) - 1) < 0.2
-    assert first["difference"] is None
-    assert "(+0.1" in cell_text(summary.filter(rule="K-SEQ"))
-    assert cell_text(summary.filter(rule="none")) == ""
-
-
-def test_errors_of_few_prompts_are_not_too_small():
+    """Of few prompts too: those of the mean of two strata, without bias at three prompts in each."""
     for seed in range(5):
-        values = np.random.default_rng(seed).normal(size=6)
+        first, lead = np.random.default_rng(seed).normal(size=(2, 6))
         rows = [
-            {"domain": f"d{i % 2}", "prompt": str(i), "depth": 1, "rule": "RRS", "steps": 1.0}
-            | {"tokens": value}
-            for i, value in enumerate(values.tolist())
+            # Domains are fixed: their distance, 9, is no error.
+            {"domain": f"d{i % 2}", "prompt": str(i), "depth": 1, "steps": 1.0}
+            | {"rule": rule, "tokens": 9.0 * (i % 2) + float(value)}
+            for rule, values in (("RRS", first), ("K-SEQ", first + 3 + 0.1 * lead))
+            for i, value in enumerate(values)
         ]
-        error = summarise(pl.DataFrame(rows), ["depth"], "rule", "RRS")["error"].item()
-        # The textbook's for the mean of two strata, without bias at three prompts in each.
-        textbook = (sum(values[i::2].var(ddof=1) / 3 for i in range(2)) / 4) ** 0.5
-        assert abs(error / textbook - 1) < 0.05
+        summary = summarise(pl.DataFrame(rows), ["depth"], "rule", "RRS")
+        base, ahead = summary.to_dicts()
+        textbook, of_lead = (sum(x[i::2].var(ddof=1) / 12 for i in range(2)) ** 0.5 for x in (first, lead))
+        assert base["error"] == pytest.approx(textbook, rel=0.05)
+        assert ahead["difference"] == pytest.approx(3 + 0.1 * lead.mean())
+        assert ahead["difference_error"] == pytest.approx(0.1 * of_lead, rel=0.05)
+        assert base["difference"] is None
+        assert f"(+{ahead['difference']:.3f} ± " in cell_text(summary.filter(rule="K-SEQ"))
+        assert cell_text(summary.filter(rule="none")) == ""
 
 
 def test_small_models_are_the_laws_of_the_large_ones():

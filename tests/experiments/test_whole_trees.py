@@ -3,10 +3,9 @@ from functools import partial
 import numpy as np
 import polars as pl
 import pytest
-from models.conftest import WORDS, make_pair
+from models.conftest import make_pair, make_prompts
 
 from experiments.claims import tree_leads, whole_trees
-from otmd.models import Prompt
 from otmd.models.continuations import CachedContinuations
 from otmd.trees import IIDPaths, TableModel
 from otmd.trees.base import Context, DraftTree
@@ -28,9 +27,8 @@ def test_trees_have_no_more_drafts_than_the_budget():
 @pytest.fixture
 def tiny_pair(monkeypatch):
     pair = make_pair()
-    prompts = [Prompt(f"p{i}", "d", " ".join(WORDS[i : i + 5])) for i in range(4)]
     monkeypatch.setattr(whole_trees, "loaded", lambda *_: pair)
-    monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: prompts)
+    monkeypatch.setattr(whole_trees, "chosen_prompts", lambda: make_prompts(4))
     monkeypatch.setattr(whole_trees, "STARTS", (0, whole_trees.APART))
     return pair
 
@@ -61,7 +59,7 @@ def test_the_models_read_all_trees_beforehand(tiny_pair, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
+def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, monkeypatch):
     monkeypatch.setattr(whole_trees, "SHAPES", whole_trees.SHAPES[1:])
     monkeypatch.setattr(whole_trees, "MOST_PATHS", whole_trees.MOST_PATHS[:1])
     monkeypatch.setattr(whole_trees, "NODE_LAWS", {"strata": whole_trees.NODE_LAWS["strata"]})
@@ -70,7 +68,6 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
     given = {"spec": spec, "parts": tmp_path / "parts", "output": tmp_path / "o.parquet"}
     options = [str(text) for name, path in given.items() for text in (f"--{name}", path)]
     table = whole_trees.main([*options, "--workers", "1"])
-    assert "0 of 4" not in capsys.readouterr().err
     means = table.filter(pl.col("over").is_null())
     assert means["value"].is_between(0.5, 17.0).all()
     assert (means["low"] <= means["value"]).all()
@@ -81,8 +78,6 @@ def test_the_script_on_a_tiny_model(tiny_pair, tmp_path, capsys, monkeypatch):
     assert both.height == 2 * (means.height - base.height)
     expected = 100 * (both["value"] / both["base"] - 1)
     assert both["value_lead"].to_numpy() == pytest.approx(expected.to_numpy())
-    assert whole_trees.main([*options, "--workers", "1"]).equals(table)
-    assert "0 of 4" in capsys.readouterr().err
 
 
 def test_shapes_are_chosen_on_the_held_out_half():

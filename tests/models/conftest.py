@@ -22,47 +22,33 @@ def make_tokenizer(words=WORDS, chat_template=None):
     return tokenizer
 
 
-def make_llama(vocab_size=62, layers=5, seed=0):
+def make_model(vocab_size=62, layers=5, seed=0, family="Llama", **settings):
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=1,
-    )
-    return LlamaForCausalLM(config)
+    usual = {
+        "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 128, "initializer_range": 0.3,
+        "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1,
+    }  # fmt: skip
+    sizes = {"vocab_size": vocab_size, "num_hidden_layers": layers}
+    config = getattr(transformers, f"{family}Config")(**usual | sizes | settings)
+    return getattr(transformers, f"{family}ForCausalLM")(config)
 
 
 def make_tiny(layers=5):
     from otmd.models import LanguageModel
 
-    return LanguageModel(make_llama(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test")
+    return LanguageModel(make_model(layers=layers), make_tokenizer(), "tiny", "sha256:made-in-the-test")
 
 
 def make_sliding(window):
     """A model whose layers see the last tokens alone, so many as the window."""
-    import torch
-    from transformers import MistralConfig, MistralForCausalLM
-
     from otmd.models import LanguageModel
 
-    torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=62, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, sliding_window=window, initializer_range=0.3,
-        bos_token_id=None, eos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
-    return LanguageModel(MistralForCausalLM(config).eval(), make_tokenizer(), "sliding", "random")
+    model = make_model(layers=2, family="Mistral", sliding_window=window).eval()
+    return LanguageModel(model, make_tokenizer(), "sliding", "random")
 
 
 def make_pair():
@@ -80,9 +66,15 @@ def make_ngram(model, context=0):
 
 
 def save_tiny(folder, layers=5):
-    make_llama(layers=layers).save_pretrained(folder)
+    make_model(layers=layers).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return folder
+
+
+def make_prompts(count, domain="d"):
+    from otmd.models import Prompt
+
+    return [Prompt(f"p{i}", domain, " ".join(WORDS[i : i + 5])) for i in range(count)]
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import json
-from unittest.mock import DEFAULT, Mock
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
-from models.conftest import make_tokenizer, save_tiny
+from models.conftest import make_tokenizer
 from otmd.models import DatasetError, HarnessError, collect, open_dataset
 from otmd.models.drafts import skip_layers
 from otmd.models.prompts import prompt_tokens
@@ -27,8 +27,10 @@ def shards(folder):
     return sorted(folder.glob("*.safetensors"))
 
 
-def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path):
-    dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS)
+def test_the_rows_are_the_models_logits_at_the_samples(tiny, draft, prompts, tmp_path, capsys):
+    dataset = collect(tiny, draft, prompts, tmp_path, **OPTIONS | {"progress": True})
+    assert "Collecting" in capsys.readouterr().err
+    assert json.loads((tmp_path / "collect.json").read_text()) == dataset.metadata
     texts = {text["prompt_id"]: text for text in dataset.texts}
     assert list(texts) == [prompt.id for prompt in prompts]
     target, other = dataset.arrays(range(len(dataset)))
@@ -76,29 +78,6 @@ def test_batches_in_threads_give_the_same_bytes(tiny, draft, prompts, tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_a_killed_run_goes_on_and_gives_the_same_bytes(tiny, draft, prompts, tmp_path, monkeypatch):
-    collect(tiny, draft, prompts, tmp_path / "straight", **OPTIONS)
-    folder = tmp_path / "killed"
-    with monkeypatch.context() as patched:
-        fails = Mock(wraps=tiny.generate, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
-        patched.setattr(tiny, "generate", fails)
-        with pytest.raises(KeyboardInterrupt):
-            collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert len(shards(folder)) == 2
-    with pytest.raises(DatasetError, match="unfinished"):
-        open_dataset(folder)
-    generate = Mock(wraps=tiny.generate)
-    monkeypatch.setattr(tiny, "generate", generate)
-    collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert generate.call_count == 2
-    assert contents(folder) == contents(tmp_path / "straight")
-    # A finished folder runs no model, and takes no other settings.
-    collect(tiny, draft, prompts, folder, **OPTIONS)
-    assert generate.call_count == 2
-    with pytest.raises(ValueError, match=r"temperature: stored 1.0, asked 0.5"):
-        collect(tiny, draft, prompts, folder, temperature=0.5, **OPTIONS)
-
-
 def altered(folder):
     data = bytearray(shards(folder)[1].read_bytes())
     data[-3] ^= 1
@@ -139,11 +118,3 @@ def test_logits_that_cannot_be_stored(tiny, prompts, tmp_path):
         collect(tiny, Scaled(tiny, 1e6), prompts, tmp_path / "a", dtype="float16", **OPTIONS)
     with pytest.raises(HarnessError, match="not numbers on 'p0'"):
         collect(tiny, Scaled(tiny, float("nan")), prompts, tmp_path / "b", **OPTIONS)
-
-
-def test_names_instead_of_models_and_a_bar(prompts, tmp_path, capsys):
-    options = {"max_new_tokens": 4, "device": "cpu", "progress": True}
-    model = str(save_tiny(tmp_path / "model"))
-    dataset = collect(model, "skip:2", prompts[:2], tmp_path / "data", **options)
-    assert "Collecting" in capsys.readouterr().err
-    assert json.loads((tmp_path / "data" / "collect.json").read_text()) == dataset.metadata

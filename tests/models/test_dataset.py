@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import otmd
 from otmd.models import DatasetError, collect, open_dataset
 from otmd.models.dataset import SHARDS, Position, read_shard, write_shard
 from otmd.models.drafts import skip_layers
@@ -77,18 +76,6 @@ def test_safetensors_of_every_type(tmp_path):
     save_file(arrays, path, metadata={"prompt_id": '["a", "b"]'})
     with pytest.raises(ValueError, match=r"dump\.safetensors: array: got prompt_id, expected"):
         open_dataset(path)
-
-
-def test_a_draft_of_fewer_tokens_has_logits_of_minus_infinity(tmp_path):
-    data = dump(tmp_path / "dump.npz", draft=np.where(np.arange(11) < 6, DRAFT, -np.inf))
-    laws = {law.__name__: law for law in (otmd.WithReplacement, otmd.WithoutReplacement, otmd.Stratified)}
-    table = otmd.measure(data, laws.values(), ["preference"], num_drafts=(1, 3), workers=1)
-    # The preference rule serves three drafts without replacement not at all.
-    assert table["status"].to_list() == 25 * ["ok"]
-    target, reduced = otmd.probs_from_logits(TARGET), otmd.probs_from_logits(DRAFT[:, :6])
-    for row in table.iter_rows(named=True):
-        law = laws[row["law"]](np.append(reduced[row["index"]], np.zeros(5)), row["num_drafts"])
-        assert row["optimal"] == pytest.approx(otmd.optimal_acceptance(target[row["index"]], law).rate)
 
 
 def test_a_data_set_is_identified_by_its_files(tiny, prompts, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.conftest import make_llama, make_tokenizer
+from models.conftest import make_model, make_tokenizer
 from otmd.models import LanguageModel, collect, load_draft
 from otmd.models.drafts import common_vocabulary, skip_layers
 
@@ -48,27 +48,18 @@ def test_the_target_is_not_changed_and_weights_are_shared(tiny):
     assert draft.revision == tiny.revision
 
 
-SMALL = {"hidden_size": 32, "num_attention_heads": 4, "vocab_size": 62, "num_hidden_layers": 4}
-BLOOM = {"vocab_size": 62, "hidden_size": 32, "n_layer": 4, "n_head": 4}
-GEMMA = SMALL | {"intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
+def make_gpt2():
+    import transformers
+
+    config = transformers.GPT2Config(vocab_size=62, n_embd=32, n_layer=4, n_head=4)
+    return transformers.GPT2LMHeadModel(config)
 
 
-def others():
-    import transformers as t
-
-    return {
-        "llama": make_llama(),
-        "gpt2": t.GPT2LMHeadModel(t.GPT2Config(vocab_size=62, n_embd=32, n_layer=4, n_head=4)),
-        "gemma2": t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA)),
-        "gpt_neox": t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**SMALL, intermediate_size=48)),
-        "bloom": t.BloomForCausalLM(t.BloomConfig(**BLOOM)),
-    }
-
-
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gpt_neox", "bloom"])
+@pytest.mark.parametrize("family", ["Llama", "GPT2", "Gemma2", "GPTNeoX", "Bloom"])
 def test_generation_with_cache_and_padding_equals_full_forwards(family):
     torch.manual_seed(0)
-    target = LanguageModel(others()[family], make_tokenizer(), family, "random")
+    model = make_gpt2() if family == "GPT2" else make_model(layers=4, family=family, head_dim=8)
+    target = LanguageModel(model, make_tokenizer(), family, "random")
     draft = skip_layers(target, [1, 2])
     prompts = [IDS, IDS[:3], [10]]
     for model in (target, draft):
@@ -81,10 +72,8 @@ def test_generation_with_cache_and_padding_equals_full_forwards(family):
 
 
 def test_layer_types_follow_the_layers_that_stay():
-    import transformers as t
-
     kinds = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
-    model = t.Gemma2ForCausalLM(t.Gemma2Config(**GEMMA, layer_types=kinds))
+    model = make_model(layers=4, family="Gemma2", head_dim=8, layer_types=kinds)
     draft = skip_layers(LanguageModel(model, make_tokenizer(), "gemma2", "random"), [0, 2])
     assert draft.model.config.layer_types == ["full_attention", "sliding_attention"]
 
@@ -104,7 +93,7 @@ def test_an_n_gram_model_of_a_file(tiny, tmp_path):
 
 
 def test_padding_rows_are_named_and_cut(tiny, tmp_path, prompts):
-    padded = LanguageModel(make_llama(vocab_size=64, seed=3), tiny.tokenizer, "padded", "random")
+    padded = LanguageModel(make_model(vocab_size=64, seed=3), tiny.tokenizer, "padded", "random")
     assert common_vocabulary(tiny, padded) == (62, {"target": 0, "draft": 2})
     with pytest.warns(UserWarning, match="draft: the last 2 rows.*rows 62 to 63 are cut"):
         dataset = collect(tiny, padded, prompts, tmp_path, max_new_tokens=6, progress=False)
@@ -113,6 +102,6 @@ def test_padding_rows_are_named_and_cut(tiny, tmp_path, prompts):
 
 
 def test_padding_tokens_are_never_sampled(tiny):
-    padded = LanguageModel(make_llama(vocab_size=600), tiny.tokenizer, "padded", "random")
+    padded = LanguageModel(make_model(vocab_size=600), tiny.tokenizer, "padded", "random")
     drawn = padded.generate([[2, 3]], 100, 5.0, rngs=[np.random.default_rng(0)])[0]
     assert max(drawn) < 62

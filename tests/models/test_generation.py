@@ -12,7 +12,7 @@ from otmd.models import LanguageModel, generation
 from otmd.models.drafts import skip_layers
 from otmd.tensors import generate as copied
 
-from .conftest import WORDS, make_llama, make_ngram, make_tokenizer
+from .conftest import WORDS, make_model, make_ngram, make_tokenizer
 
 PROMPT = [3, 4, 5, 6]
 IDS = torch.tensor([PROMPT])
@@ -27,8 +27,8 @@ DRAFTS = {
     "layers skipped": lambda tiny: skip_layers(tiny, [2]),
     "of transformers": lambda tiny: skip_layers(tiny, [1]).model,
     "n-gram": ngram,
-    "fewer tokens": lambda tiny: make_llama(vocab_size=40, layers=2, seed=3).eval(),
-    "more tokens": lambda tiny: make_llama(vocab_size=70, layers=2, seed=3).eval(),
+    "fewer tokens": lambda tiny: make_model(vocab_size=40, layers=2, seed=3).eval(),
+    "more tokens": lambda tiny: make_model(vocab_size=70, layers=2, seed=3).eval(),
 }
 
 
@@ -101,7 +101,7 @@ PENALTIES = {"repetition_penalty": PENALTY, "top_k": 0, "draft_top_k": 8}
 @pytest.fixture
 def small() -> LanguageModel:
     return LanguageModel(
-        make_llama(vocab_size=50, layers=1), make_tokenizer(WORDS[:48]), "small", "made here"
+        make_model(vocab_size=50, layers=1), make_tokenizer(WORDS[:48]), "small", "made here"
     )
 
 

@@ -147,11 +147,3 @@ def test_files_beside_a_gguf_file_are_data(folder, tmp_path, capsys, monkeypatch
     assert collect(tmp_path, folder / "own.gguf") == 1
     assert "cannot read this GGUF file" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_missing_file_is_found_before_a_model_is_loaded(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("otmd.models.load_target", lambda *_, **__: 1 / 0)
-    missing = str(tmp_path / "missing.jsonl")
-    assert main(["audit", missing, "--oracle", "default"]) == 1
-    assert main(["decode", "--prompt", "w1", "--draft", f"ngram:2:{missing}"]) == 2
-    assert capsys.readouterr().err.count("missing.jsonl") == 2

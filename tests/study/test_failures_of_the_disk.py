@@ -1,7 +1,7 @@
 """Commands that keep results, as a user meets a full disk, a read-only one, a second process, kill -9.
 
-In each case: one line that says what to do, an exit code that is not 0, nothing that was finished is lost,
-and the same command goes on.
+In each case: one line that says what to do, an exit code that is not 0, nothing that was finished is lost or
+made again, and the same command goes on. A finished folder is only read, and takes no other settings.
 """
 
 import errno
@@ -17,7 +17,9 @@ from models.conftest import WORDS, save_tiny
 from toy_dump import write_dump
 
 from otmd.cli import FAILED, OK, main
+from otmd.models import open_dataset
 from otmd.storage.files import PART
+from otmd.study import load_results
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +88,18 @@ def test_a_disk_that_refuses_halfway(made, tmp_path, monkeypatch, capsys, name, 
     # The first file written describes the run.
     assert len(kept) == 3
     assert not list(folder.rglob(f"*{PART}"))
+    with pytest.raises(ValueError, match="unfinished"):
+        {"collect": open_dataset, "measure": load_results}[name](folder)
     at = {path: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     assert run(command(name, made, folder), capsys) == (OK, "")
     assert finished(folder) == finished(whole)
     assert at == {path: path.stat().st_mtime_ns for path in at}
+    monkeypatch.setattr("otmd.study.runner.compute_parts", None)
+    monkeypatch.setattr("otmd.models.LanguageModel.generate", None)
+    assert run(command(name, made, folder), capsys) == (OK, "")
+    code, said = run([*command(name, made, folder), "--temperature", "0.5"], capsys)
+    assert code == FAILED
+    one_line(said, "with other settings", "0.5", "--overwrite")
 
 
 @pytest.mark.parametrize("name", ["collect", "measure"])

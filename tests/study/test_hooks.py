@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from models.conftest import make_model
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 import otmd
@@ -25,20 +25,10 @@ def hook(monkeypatch):
     return record_transformers
 
 
-def model(seed: int):
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-            num_attention_heads=2, num_key_value_heads=2, initializer_range=0.5,
-            bos_token_id=None, eos_token_id=None, pad_token_id=0,
-        )
-    ).eval()  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def pair():
-    return model(0), model(1)
+    settings = {"initializer_range": 0.5, "eos_token_id": None, "pad_token_id": 0}
+    return [make_model(VOCAB, 1, seed, **settings).eval() for seed in range(2)]
 
 
 def write(target, draft, texts, seed=0, tokens=TOKENS, **settings):

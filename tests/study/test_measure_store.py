@@ -1,11 +1,7 @@
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from toy_dump import write_dump
@@ -14,105 +10,12 @@ import otmd
 from otmd.models import FolderLockedError
 from otmd.storage.store import Store
 from otmd.study import load_results, measure
-from otmd.study.run import CHUNK_SIZE, LAYOUT
-
-ASLEEP = """
-import time
-import polars  # whose signal handler restarts waiting locks
-from otmd.study.runner import run_jobs
-
-if __name__ == "__main__":
-    for _ in run_jobs(time.sleep, [0, 600, 600], 2):
-        print("first", flush=True)
-"""
-
-
-class Interrupted(otmd.TargetOnly):
-    """Stops the run at the seventeenth position, the way Ctrl-C does."""
-
-    left = 0
-
-    def position_bounds(self, target, *args, **options):
-        # Smaller positions are those at which the rule is checked before the run.
-        if target.size == 5:
-            type(self).left -= 1
-            if type(self).left == 0:
-                raise KeyboardInterrupt
-        return super().position_bounds(target, *args, **options)
-
-
-def interrupt(dataset, folder: Path) -> tuple[list[Any], pl.DataFrame]:
-    """Interrupt a run after two chunks; return its verifiers, and the table that it makes if continued."""
-    rules = [("TargetOnly", Interrupted())]
-    Interrupted.left = 17
-    with pytest.raises(KeyboardInterrupt) as stop:
-        quick(dataset, verifiers=rules, output=folder)
-    kept = f"What was finished is kept in {folder}; the same command resumes it."
-    assert stop.value.__notes__ == [kept]
-    return rules, quick(dataset, verifiers=[otmd.TargetOnly])
+from otmd.study.run import LAYOUT
 
 
 def quick(dataset, **changes):
     settings = {"laws": [otmd.Greedy], "num_drafts": (2,), "workers": 1} | changes
     return measure(dataset, **settings)
-
-
-def parts(folder: Path) -> list[Path]:
-    return sorted((folder / "parts").glob("part-*.parquet"))
-
-
-def test_a_finished_measurement_is_read_and_not_made_again(dataset, tmp_path, monkeypatch):
-    table = quick(dataset, output=tmp_path)
-    assert_frame_equal(table, quick(dataset))
-    names = ["measurement.json", "results.parquet"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
-    monkeypatch.setattr("otmd.study.runner.compute_parts", None)
-    assert_frame_equal(quick(dataset, output=tmp_path), table)
-    assert_frame_equal(load_results(tmp_path), table)
-    assert_frame_equal(load_results(tmp_path / "results.parquet"), table)
-
-
-def test_an_interrupted_run_keeps_what_was_finished_and_goes_on(dataset, tmp_path, monkeypatch):
-    rules, whole = interrupt(dataset, tmp_path)
-    assert len(parts(tmp_path)) == 2
-    before = [path.stat().st_mtime_ns for path in parts(tmp_path)]
-    with pytest.raises(ValueError, match="unfinished"):
-        load_results(tmp_path)
-    seen = []
-    original = measure.__globals__["measure_chunk"]
-
-    def watched(settings, chunk):
-        seen.extend(place.index for place in chunk.positions)
-        assert [path.stat().st_mtime_ns for path in parts(tmp_path)] == before
-        return original(settings, chunk)
-
-    monkeypatch.setitem(measure.__globals__, "measure_chunk", watched)
-    assert_frame_equal(quick(dataset, verifiers=rules, output=tmp_path), whole)
-    assert seen == list(range(2 * CHUNK_SIZE, len(dataset)))
-
-
-@pytest.mark.slow
-def test_an_interrupt_does_not_wait_for_the_chunk_under_way(tmp_path):
-    script = tmp_path / "asleep.py"
-    script.write_text(ASLEEP)
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    # The shell may ignore SIGINT, as of `make test &`.
-    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([sys.executable, str(script)], **options) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"first\n"
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(timeout=30) != 0
-        finally:
-            process.kill()
-
-
-def test_a_part_under_the_name_of_another_is_made_again(dataset, tmp_path):
-    rules, whole = interrupt(dataset, tmp_path)
-    first, second = parts(tmp_path)
-    second.write_bytes(first.read_bytes())
-    assert_frame_equal(quick(dataset, verifiers=rules, output=tmp_path), whole)
 
 
 def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
@@ -127,16 +30,15 @@ def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
     assert not (tmp_path / "here" / "parts").exists()
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_drafts": (1,)}])
-def test_two_at_a_time_are_refused(dataset, tmp_path, changes):
+def test_another_run_at_the_same_time_is_refused(dataset, tmp_path):
     """So settings are not mixed, and no part of the first run is removed."""
     record = settings_of(dataset, tmp_path / "elsewhere")
     first = Store(tmp_path / "here", record, LAYOUT)
     with first.held():
         with pytest.raises(FolderLockedError, match="Wait for it"):
-            quick(dataset, output=tmp_path / "here", **changes)
+            quick(dataset, output=tmp_path / "here", num_drafts=(1,))
         assert json.loads((tmp_path / "here" / "measurement.json").read_text("utf-8")) == record
-    quick(dataset, output=tmp_path / "here", **changes)
+    quick(dataset, output=tmp_path / "here", num_drafts=(1,))
 
 
 def settings_of(dataset, folder: Path) -> dict[str, Any]:
@@ -145,11 +47,9 @@ def settings_of(dataset, folder: Path) -> dict[str, Any]:
 
 
 def test_settings_of_a_run_that_measured_nothing_bind_nobody(dataset, tmp_path):
-    broken, sound = Interrupted(), otmd.TargetOnly()
+    broken = otmd.TargetOnly()
     for low, high in ((1.0, 0.0), (1.01, 1.02)):
-        broken.position_bounds = lambda p, *given, pair=(low, high), **more: (
-            pair if p.size == 5 else sound.position_bounds(p, *given, **more)
-        )
+        broken.position_bounds = lambda *_, bounds=(low, high), **__: bounds
         message = f"gave the bounds {min(low, 1.0)} and {min(high, 1.0)} .*, expected the first no larger"
         with pytest.raises(ValueError, match=message):
             quick(dataset, verifiers=[("TargetOnly", broken)], output=tmp_path)

@@ -66,9 +66,6 @@ def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
 
     # Nothing is cut off in eighty columns.
     assert "…" not in text
-    assert "18 positions of 6 prompts" in text
-    assert "undefined" in text
-    assert "maximal coupling" not in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -78,11 +75,8 @@ def test_partly_undefined_groups_are_starred(table):
     some = whole.with_columns(pl.when(pl.col("index") != 0).then(pl.col(name)) for name in names)
     assert "2*" in printed(summarise(some))
     assert "2*" not in printed(summarise(whole))
-
-
-def test_one_prompt_has_no_margin(table):
-    one = summarise(table.filter(pl.col("prompt_id") == "p0"))
-    assert "±?" in printed(one)
+    # One prompt has no margin.
+    assert "±?" in printed(summarise(whole.filter(prompt_id="p0")))
 
 
 def test_names_that_a_file_gives_are_no_markup_and_hold_no_control_characters(table):

@@ -4,10 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from models.conftest import WORDS, make_pair
+from models.conftest import make_pair, make_prompts
 
 from otmd.cli import main
-from otmd.models import Prompt
 from otmd.probabilities import Processing
 from otmd.study import plan as planning
 from otmd.study.plan import candidates, plan_table
@@ -15,7 +14,7 @@ from otmd.trees import TableModel
 from otmd.trees.base import Context
 from otmd.trees.random_choices import Sampled
 
-PROMPTS = [Prompt(f"p{i}", "code", " ".join(WORDS[i : i + 5])) for i in range(3)]
+PROMPTS = make_prompts(3, "code")
 WAYS = candidates([4], 2, 1.0)
 TIMES = {
     "target": [{"tokens": n, "context": 64, "seconds": 0.02} for n in (1, 17)],
@@ -95,26 +94,3 @@ def test_the_command_decides_ranks_and_writes(tiny_pair, tmp_path, monkeypatch, 
     alone, together, *_ = capsys.readouterr().out.split("\n\n")
     assert alone.startswith("1 concurrent request: Do not draft: the target alone")
     assert together.startswith("8 concurrent requests: Take ")
-
-
-@pytest.mark.parametrize(
-    ("times", "options", "said"),
-    [
-        (None, ["--requests", "8"], "--requests: got 8, expected --latency"),
-        (None, ["--requests", "8", "--measure-latency", "t.json"], "--measure-latency times one request"),
-        (TIMES, ["--requests", "64"], "target has times for 1 to 1 concurrent requests, got 64"),
-        (TIMES, ["--tree-budget", "99"], "target reaches 17 tokens, the budget needs 100"),
-        ({"target": []}, [], "no latency table"),
-        ({**TIMES, "verification": float("nan")}, [], "verification is nan"),
-        ({**TIMES, "draft": [{"tokens": 2, "context": 1, "seconds": 1}]}, [], "a row of 1 token"),
-    ],
-)  # fmt: skip
-def test_bad_times_are_one_line(tmp_path, capsys, times, options, said):
-    command = ["plan", "--quiet", "--output", str(tmp_path / "out")]
-    if times:
-        (tmp_path / "times.json").write_text(json.dumps(times))
-        command += ["--latency", str(tmp_path / "times.json")]
-    assert main([*command, *options]) != 0
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1

@@ -1,10 +1,10 @@
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import polars as pl
 import pytest
 from test_decoding_costs import text
-from test_measure import in_memory
 from test_ranking import by_hand
 
 import otmd
@@ -31,26 +31,22 @@ def measured(**settings):
 
 
 def measured_with(change, **settings):
-    """On the logits (target, draft), changed where they lie or given back."""
+    """On arrays that are made from the logits of target and draft."""
 
     def call(m):
-        target, draft = m.dataset.arrays(range(len(m.dataset)))
-        measure(in_memory(m.dataset, **change(target, draft)), workers=1, **settings)
+        np.savez(m.at / "dump.npz", **change(*m.dataset.arrays(range(len(m.dataset)))))
+        measure(m.at / "dump.npz", workers=1, **settings)
 
     return call
 
 
-def empty(target, draft):
-    return {"target": target[:0], "draft": draft[:0], "positions": []}
-
-
 def with_nan(target, draft):
     target[7, 2] = np.nan
-    return {"target": target}
+    return {"target_logits": target, "draft_logits": draft}
 
 
 def as_probs(target, draft):
-    return {"target": Processing()(target), "draft": Processing()(draft), "kind": "probs"}
+    return {"target_probs": Processing()(target), "draft_probs": Processing()(draft)}
 
 
 def summed(**settings):
@@ -90,8 +86,10 @@ REFUSED = [
     (measured(tol=0.0), "tol: got 0.0"),
     (measured(workers=0), "workers: got 0"),
     *((measured(device=name), f"device: got '{name}'") for name in ["nowhere", "meta:x", "cuda:99"]),
-    (measured_with(empty), "dataset: got no positions"),
-    (measured_with(with_nan), r"dataset: position 7 \(prompt p2, position 1\)"),
+    (lambda _: measure(MagicMock()), "dataset: got no positions"),
+    *((measured_with(with_nan, **settings), r"dataset: position 7 \(prompt 7, position 7\)") for settings in (
+        {}, {"device": "cpu"}, {"device": "cpu", "verifiers": [otmd.KSequential]},
+        {"device": "cpu", "processing": [Processing(top_k=3)]})),
     (measured_with(as_probs, processing=[Processing(0.6)]), "position 0 .*got .* dataset of prob"),
     (no_results, "no table of `otmd measure`.*'rate'"),
     (lambda m: load_results(m.at / "nowhere"), "no such file"),

@@ -1,9 +1,10 @@
-"""Files that lie, are torn, or would fill the memory: each found a fault once."""
+"""Files come back as they were written; what lies, is torn, or would fill the memory is refused."""
 
 import io
 import zipfile
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ from safetensors.numpy import save
 from otmd.storage import arrays
 from otmd.storage.arrays import read_npy, read_npz, read_safetensors
 from otmd.storage.files import DatasetError
-from otmd.storage.parquet import read_parquet
+from otmd.storage.parquet import parquet_bytes, read_parquet
 
 
 def npy(descr, shape, data=b""):
@@ -98,3 +99,23 @@ def test_the_sound_twins_of_crafted_files_are_read(tmp_path):
         path.write_bytes(content)
         assert len(read(path)) == 1
     assert arrays.MOST_UNPACKED == 1 << 30
+
+
+def test_arrays_come_back(tmp_path):
+    stored = {"a": np.arange(6.0).reshape(2, 3), "b": np.array(["x", "yz"]), "c": np.array(3)}
+    for write in (np.savez, np.savez_compressed):
+        write(tmp_path / "a.npz", **stored)
+        found = read_npz(tmp_path / "a.npz")
+        assert found.keys() == stored.keys()
+        assert all((found[name] == stored[name]).all() for name in stored)
+    np.save(tmp_path / "a.npy", np.asfortranarray(stored["a"]))
+    assert (read_npy(tmp_path / "a.npy") == stored["a"]).all()
+
+
+def test_a_part_is_read_under_its_own_name_alone(tmp_path):
+    table = pl.DataFrame({"a": [1]})
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.parquet").write_bytes(parquet_bytes(table, "one"))
+    assert read_parquet(tmp_path / "one.parquet").equals(table)
+    with pytest.raises(ValueError, match=r"two\.parquet: torn.*it is part one"):
+        read_parquet(tmp_path / "two.parquet")
