@@ -108,7 +108,7 @@ class Table(NamedTuple):
         )
 
     def _flat_heads(self) -> list[str]:
-        return [head.replace("\n", ", ") for head in self.heads]
+        return [head.replace("\n", " ") for head in self.heads]
 
     def _html_cell(self, cell: Cell) -> str:
         value = "" if cell is None or cell != cell else escape(str(cell))
@@ -128,7 +128,7 @@ class Table(NamedTuple):
             f'<s style="left:{share:.1f}%">{tick:g}</s>' for share, tick in zip(shares, ticks, strict=True)
         )
         lines = re.sub(">[^<]*</s>", "></s>", labels)
-        name = escape(interval[0].replace("\n", ", "))
+        name = escape(interval[0].replace("\n", " "))
         chart = [f"<th class=axis>{name}<div class=bar>{labels}</div></th>"]
         for value, low, high in percent.tolist():
             bar = f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
