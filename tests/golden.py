@@ -1,9 +1,8 @@
 """Golden values: what otmd answers on about 360 instances with every kind of trouble.
 
-``golden.json`` holds groups of instances: ``in`` is the input, ``out`` the right values. Where otmd is known
-to answer something else, ``today`` has that answer, and ``why`` the derivation of the right one. A feature
-that goes takes its group along. ``python tests/golden.py --write`` computes the values of all inputs anew; it
-compares optima with all subsets of the tokens and rates with all drafts, and prints what it changes.
+``golden.json`` holds groups of instances: ``in`` is the input, ``out`` the right values. A feature that goes
+takes its group along. ``python tests/golden.py --write`` computes the values of all inputs anew; it compares
+optima with all subsets of the tokens and rates with all drafts, and prints what it changes.
 
 Distributions are given as weights. Nothing that depends on the order of random draws is a value: recorded
 runs and texts have their verdict alone, and are long enough for any seed to give the same.
@@ -343,7 +342,6 @@ TOLERANCES = {
     "best": 1e-8,
 }
 """Largest distance of a value from the golden one, by the first word of its name. Others must be equal."""
-SHORT = "α* is that of all subsets. Optimal is short of it until the plan of independent drafts is one."
 WIDTH = 1e-4
 """Largest width of the bounds of a rate without closed form."""
 
@@ -436,17 +434,9 @@ def write() -> None:
     for group, instances in golden.items():
         for name, instance in instances.items():
             out, before = values(group, instance["in"]), instance.get("out", {})
-            # What is known to be wrong does not replace the right value.
-            known = {key: before[key] for key in instance.pop("today", ())}
-            instance["out"] = right_values(group, instance["in"], out | known)
-            wrong = {
-                key: out[key] for key, right in instance["out"].items() if not is_right(key, out[key], right)
-            }
-            if wrong:
-                why = instance.setdefault("why", SHORT)
-                assert why != SHORT or {*wrong} == {"attained optimal"}, (group, name, wrong)
-                instance["today"] = wrong
+            instance["out"] = right_values(group, instance["in"], out)
             for key, right in instance["out"].items():
+                assert is_right(key, out[key], right), (group, name, key, out[key], right)
                 if key in before and not is_right(key, right, before[key]):
                     print(f"{group}, {name}, {key}: {before[key]} is now {right}")
     FILE.write_text(lines_of(golden, depth=2) + "\n", "utf-8")
