@@ -406,47 +406,6 @@ def rrs_by_curve(p: Probs, q: Probs, n: int) -> Number:
     return 1 - hockey_stick(p, q, C)
 
 
-# ---------------------------------------------------------------- logits
-
-
-def _softmax(logits: Sequence[float]) -> list[float]:
-    top = max(logits)
-    return normalised([math.exp(logit - top) for logit in logits])
-
-
-def probs_from_logits(
-    logits: Sequence[float],
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    steps: Sequence[str] = ("temperature", "top_k", "top_p", "min_p"),
-) -> list[float]:
-    """The steps in turn, each on what the one before has left."""
-    if temperature == 0:
-        winner = logits.index(max(logits))
-        return [float(token == winner) for token in range(len(logits))]
-    scores = list(logits)
-    for step in steps:
-        if step == "temperature":
-            scores = [score / temperature for score in scores]
-        if step == "top_k" and top_k is not None:
-            threshold = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
-            scores = [score if score >= threshold else -math.inf for score in scores]
-        if step == "top_p" and top_p is not None:
-            probs, below = _softmax(scores), 0.0
-            ascending = sorted(range(len(scores)), key=lambda token: (scores[token], token))
-            for token in ascending[:-1]:
-                below += probs[token]
-                if below <= 1 - top_p:
-                    scores[token] = -math.inf
-        if step == "min_p" and min_p is not None:
-            probs = _softmax(scores)
-            pairs = zip(scores, probs, strict=True)
-            scores = [s if prob >= min_p * max(probs) else -math.inf for s, prob in pairs]
-    return _softmax(scores)
-
-
 # ---------------------------------------------------------------- sequences
 
 Model = Callable[[Tokens], Probs]
