@@ -12,13 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 import referee_cases
-from referee_engines import (
-    flashinfer_definition,
-    flashinfer_tree,
-    layers,
-    position_by_position,
-    transformers,
-)
+from referee_engines import ENGINES, flashinfer_tree, transformers
 
 import otmd
 from otmd import trees
@@ -26,6 +20,9 @@ from otmd.testing import referee
 
 CASES = referee.load()
 LEVEL = 5e-5
+NUM_DRAWS = {
+    "transformers": 50, "layers": 5_000, "flashinfer-definition": 20_000, "flashinfer-tree-definition": 20_000
+}  # fmt: skip
 
 # ---------------------------------------------------------------- the file of cases
 
@@ -96,11 +93,6 @@ def test_the_bias_is_seen_nine_times_in_ten():
 # ---------------------------------------------------------------- verdicts
 
 
-RECURSIVE, K_SEQ, PREFERENCE = map(
-    position_by_position, (otmd.RecursiveRejection(), otmd.KSequential(), otmd.Preference())
-)
-
-
 @pytest.mark.parametrize(
     ("verify", "rule", "num_draws", "verdict"),
     [
@@ -108,14 +100,8 @@ RECURSIVE, K_SEQ, PREFERENCE = map(
         (referee.block, "block", 20_000, "PASS"),
         (referee.block, "token-level", 20_000, "ANOTHER RULE"),
         (referee.rejection, "block", 20_000, "ANOTHER RULE"),
-        (RECURSIVE, "recursive rejection", 2_000, "PASS"),
-        (K_SEQ, "k-seq", 2_000, "PASS"),
-        (PREFERENCE, "preference", 2_000, "PASS"),
         # On few tokens the sweep by classes accepts what LayerVerification does.
-        (layers, "layer", 5_000, "PASS"),
-        (flashinfer_definition, "token-level", 20_000, "PASS"),
-        (flashinfer_tree, "recursive rejection", 20_000, "PASS"),
-        (transformers, "token-level", 50, "PASS"),
+        *((*engine, NUM_DRAWS.get(name, 2_000), "PASS") for name, engine in ENGINES.items()),
     ],
 )
 def test_verdicts_of_sound_verifiers(verify, rule, num_draws, verdict):
@@ -153,7 +139,7 @@ FAULTS = {
     "a bonus token from the draft": lambda p, q, x, rng: referee.rejection(
         np.append(p[:, :-1], q[:, -1:], axis=1), q, x, rng
     ),
-    "recursive rejection with q": seen_with_replacement(RECURSIVE),
+    "recursive rejection with q": seen_with_replacement(ENGINES["recursive-rejection"][0]),
     "the definition of trees with q": seen_with_replacement(flashinfer_tree),
 }
 
