@@ -177,21 +177,13 @@ def inclusion(law: Law, vocab_size: int) -> list[Number]:
     return [sum(mass for tokens, mass in law.items() if token in tokens) for token in range(vocab_size)]
 
 
-def poisson_binomial(chances: Probs, most: int, absent: Probs | None = None) -> list[Number]:
-    """P(exactly m of independent events occur) for m < most, by trying every event in turn.
-
-    ``absent`` has 1 - chance for each event, where the difference would lose its digits.
-    """
-    counts: list[Number] = [1] + [0] * (most - 1)
-    for chance, none in zip(chances, absent or [1 - x for x in chances], strict=True):
-        counts = [counts[m] * none + (counts[m - 1] * chance if m else 0) for m in range(most)]
-    return counts
-
-
 def arrivals(rates: Probs, time: float, most: int) -> list[Number]:
-    """P(exactly m tokens of an exponential race have arrived by a time) for m < most."""
-    absent = [math.exp(-rate * time) for rate in rates]
-    return poisson_binomial([-math.expm1(-rate * time) for rate in rates], most, absent)
+    """P(exactly m tokens of an exponential race have arrived by a time) for m < most, token by token."""
+    counts: list[Number] = [1] + [0] * (most - 1)
+    for rate in rates:
+        absent, present = math.exp(-rate * time), -math.expm1(-rate * time)
+        counts = [counts[m] * absent + (counts[m - 1] * present if m else 0) for m in range(most)]
+    return counts
 
 
 # ---------------------------------------------------------------- the optimum

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -45,7 +44,7 @@ from otmd.trees import (
     tokens_per_step,
     whole_tree,
 )
-from otmd.trees.adaptive import GrownTree, Leaf
+from otmd.trees.adaptive import Leaf
 from otmd.trees.base import Context, DraftTree, Node, Prefix
 from otmd.trees.random_choices import RandomChoices, Sampled
 from otmd.verifiers import pair_sweep
@@ -446,60 +445,27 @@ def test_one_position_accepts_as_often_as_preference() -> None:
         assert abs(rate.mean() / expected.mean() - 1.0) < 0.005
 
 
-class Replayed(GrownTree):
-    """A tree whose drafts are given."""
-
-    def __init__(self, law: AdaptiveTree, drafts: dict[Prefix, list[int]]) -> None:
-        super().__init__(Context(law.draft_model, law), Sampled(np.random.default_rng(0)))
-        self._drafts = drafts
-
-    def draw(self, prefix: Prefix, state: Hashable) -> Node | None:
-        tokens = np.array(self._drafts.pop(prefix))
-        assert tokens.size == state
-        node = super().draw(prefix, state)
-        return node and node._replace(tokens=tokens)
-
-
-class Noted(AdaptiveTree):
-    """Notes the reach of each node."""
-
-    def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
-        vars(self).setdefault("reaches", {}).update({prefix: leaf.reach for prefix, leaf in leaves.items()})
-        return super().num_drafts(leaves, quota)
-
-
 def test_numbers_of_drafts_and_reaches_are_those_of_adaptive_trees() -> None:
-    """Models of 30 tokens, two of them with zeros, one tree of each, all in one batch."""
-    quotas, size = (3, 4, 5, 4), 30
-    drafts = [TableModel.random(size, 2, 0.1 + 0.1 * seed, rng=seed) for seed in range(8)]
-    for model in drafts[:2]:
-        rows = [np.where(table < 0.3 * table.max(-1, keepdims=True), 0.0, table) for table in model.tables]
-        model.tables = [table / table.sum(-1, keepdims=True) for table in rows]
-    layers: list[list[Prefix | None]] = [[()] for _ in drafts]
-    listed: list[dict[Prefix, list[int]]] = [{} for _ in drafts]
-    noted: list[dict[Prefix, float]] = [{(): 1.0} for _ in drafts]
-    reaches = torch.ones((len(drafts), 1), dtype=torch.float64)
-    for quota in quotas:
-        pairs = zip(drafts, layers, strict=True)
-        q = torch.tensor(np.array([[model(x or ()) for x in layer] for model, layer in pairs]))
-        level, below = draft_adaptive_level(*top_tokens(q, size), reaches, quota)
-        above, layers, reaches = layers, [], below
-        for b, parents in enumerate(level.parents.tolist()):
-            layers.append([])
-            for node, token, reach in zip(
-                parents, level.draft_tokens[b].tolist(), below[b].tolist(), strict=True
-            ):
-                prefix = None if node < 0 else (*(above[b][node] or ()), token)
-                layers[-1].append(prefix)
-                if prefix is not None:
-                    listed[b].setdefault(prefix[:-1], []).append(token)
-                    noted[b][prefix] = reach
-    for model, by_node, reach_of in zip(drafts, listed, noted, strict=True):
-        law = Noted(model, quotas)
-        Replayed(law, by_node).prefixes()
-        assert by_node == {}
-        for prefix, reach in vars(law)["reaches"].items():
-            assert reach_of[prefix] == pytest.approx(reach, rel=EXACT)
+    """Four nodes and 30 tokens each, of which some have no mass and some nodes do not exist, in one batch."""
+    rng, law = np.random.default_rng(0), AdaptiveTree(TableModel([np.full(30, 1 / 30)]), (1,))
+    q = np.stack([rng.dirichlet(np.full(30, 0.1 + 0.05 * b), 4) for b in range(16)])
+    q[:8] = np.where(q[:8] < 0.3 * q[:8].max(-1, keepdims=True), 0.0, q[:8])
+    q /= q.sum(-1, keepdims=True)
+    reaches = rng.random((16, 4)) * (rng.random((16, 4)) < 0.8)
+    reaches[:, 0] = 1.0
+    for quota in (1, 3, 6):
+        level, below = draft_adaptive_level(*top_tokens(torch.tensor(q), 30), torch.tensor(reaches), quota)
+        for b, (parents, tokens) in enumerate(zip(level.parents.tolist(), level.draft_tokens, strict=True)):
+            leaves = {(i,): Leaf(q[b, i], reach) for i, reach in enumerate(reaches[b]) if reach > 0}
+            counts = {node: n for node, n in law.num_drafts(leaves, quota).items() if n}
+            assert {(i,): parents.count(i) for i in parents if i >= 0} == counts
+            expected: dict[Prefix, float] = {}
+            for (i,), n in counts.items():
+                drafted = tokens[torch.tensor(parents) == i].numpy()
+                node = Node(otmd.Stratified(q[b, i], n), drafted, n)
+                expected |= leaves[i,].reaches_below((i,), node)
+            listed = zip(zip(parents, tokens.tolist(), strict=True), below[b].tolist(), strict=True)
+            assert {child: x for child, x in listed if child[0] >= 0} == pytest.approx(expected, rel=EXACT)
 
 
 # ---------------------------------------------------------------- random numbers
