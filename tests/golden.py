@@ -1,9 +1,7 @@
 """Golden values: what otmd answers on about 360 instances with every kind of trouble.
 
-``golden.json`` holds groups of instances: ``in`` is the input, ``out`` the right values. Where otmd is known
-to answer something else, ``today`` has that answer, and ``why`` the derivation of the right one. A feature
-that goes takes its group along. ``python tests/golden.py --write`` computes the values of all inputs anew; it
-compares optima with all subsets of the tokens and rates with all drafts, and prints what it changes.
+``golden.json`` holds groups of instances: ``in`` is the input, ``out`` the right values. A feature that goes
+takes its group along. ``python tests/golden.py --write`` adds the values of an instance that has none.
 
 Distributions are given as weights. Nothing that depends on the order of random draws is a value: recorded
 runs and texts have their verdict alone, and are long enough for any seed to give the same.
@@ -17,7 +15,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +340,6 @@ TOLERANCES = {
     "best": 1e-8,
 }
 """Largest distance of a value from the golden one, by the first word of its name. Others must be equal."""
-SHORT = "α* is that of all subsets. Optimal is short of it until the plan of independent drafts is one."
 WIDTH = 1e-4
 """Largest width of the bounds of a rate without closed form."""
 
@@ -381,45 +377,12 @@ def is_right(key: str, given: Any, golden: Any) -> bool:
 # ---------------------------------------------------------------- writing
 
 
-def all_subsets(p: Array, law: otmd.DraftLaw) -> tuple[float, list[int] | None]:
-    """α* and the smallest best cut by all subsets and drafts; no cut where rounding decides which it is."""
-    tuples, probs = law.enumerate()
-    subsets = np.array([*product([False, True], repeat=p.size)])
-    contained = np.array([probs[subset[tuples].all(axis=-1)].sum() for subset in subsets])
-    costs = subsets @ p - contained
-    tied, nearly = (costs <= costs.min() + slack for slack in (1e-14, 1e-10))
-    masses = np.append(p, probs)
-    ties_are_exact = masses[masses > 0].min() > 1e-9 and (tied == nearly).all()
-    is_certain = ties_are_exact or np.count_nonzero(nearly) == 1
-    cut = np.flatnonzero(subsets[tied].all(axis=0)).tolist() if is_certain else None
-    return float(1.0 + costs.min()), cut
-
-
-def right_values(group: str, given: Values, out: Values) -> Values:
+def right_values(out: Values) -> Values:
     """The golden values where otmd answers ``out``: outputs have no bias, and ``Optimal`` attains α*."""
     right = out | {key: 0.0 for key in out if key.startswith("bias")}
     right |= {key: out["optimum"] for key in out if key.startswith("attained")}
-    rates = {key: np.ravel(out[key]).tolist() for key in out if key.startswith("rate")}
-    right |= {key: low for key, (low, *high) in rates.items() if high in ([], [low])}
-    if group.startswith("position"):
-        p, law = pair(group.split()[1], **given)
-        best, cut = all_subsets(p, law)
-        assert abs(best - out["optimum"]) <= 1e-12, (group, given, best, out)
-        assert cut in (None, out["cut"]), (group, given, cut, out)
-        if cut is None:
-            del right["cut"]
-        for key in [key for key in out if key.startswith("enumerated")]:
-            low, *high = rates[key.replace("enumerated", "rate")]
-            assert low - 1e-12 <= out[key] <= max([low, *high]) + 1e-12, (group, given, key, out)
-            if high in ([], [low]):
-                del right[key]
-    if group in ("run", "texts"):
-        # What another seed decides otherwise is no value.
-        others = [values(group, given | {"seed": seed}) for seed in range(1, 6)]
-        right["refuted"] = sorted(set(out["refuted"]).intersection(*(x["refuted"] for x in others)))
-        for other in others:
-            assert other | {"refuted": 0} == out | {"refuted": 0}, (group, given, other, out)
-    return right
+    rates = {key: value for key, value in out.items() if key.startswith("rate")}
+    return right | {key: low for key, (low, high) in rates.items() if low == high}
 
 
 def lines_of(value: Values, depth: int) -> str:
@@ -435,20 +398,11 @@ def write() -> None:
     golden = json.loads(FILE.read_text("utf-8"))
     for group, instances in golden.items():
         for name, instance in instances.items():
-            out, before = values(group, instance["in"]), instance.get("out", {})
-            # What is known to be wrong does not replace the right value.
-            known = {key: before[key] for key in instance.pop("today", ())}
-            instance["out"] = right_values(group, instance["in"], out | known)
-            wrong = {
-                key: out[key] for key, right in instance["out"].items() if not is_right(key, out[key], right)
-            }
-            if wrong:
-                why = instance.setdefault("why", SHORT)
-                assert why != SHORT or {*wrong} == {"attained optimal"}, (group, name, wrong)
-                instance["today"] = wrong
-            for key, right in instance["out"].items():
-                if key in before and not is_right(key, right, before[key]):
-                    print(f"{group}, {name}, {key}: {before[key]} is now {right}")
+            if "out" not in instance:
+                out = values(group, instance["in"])
+                instance["out"] = right_values(out)
+                wrong = [key for key, right in instance["out"].items() if not is_right(key, out[key], right)]
+                assert not wrong, (group, name, wrong)
     FILE.write_text(lines_of(golden, depth=2) + "\n", "utf-8")
 
 

@@ -1,14 +1,16 @@
-"""The cases of ``otmd/testing/referee_cases.json``: ``python tests/referee_cases.py`` writes the file.
+"""The laws in ``otmd/testing/referee_cases.json``, which ``python tests/referee_cases.py`` writes.
 
-Distributions are weights, so that laws are rational. Probabilities are the fractions of ``reference.py``,
-each rounded once, where it has the rule, and otherwise those that otmd enumerates.
+A new case is a line of the file without its laws. Distributions are weights, so that laws are rational. A
+level has a row for each token above, or one row for all of them; the draft has a row for each sibling, which
+for strata has the weights of its stratum alone. Probabilities are the fractions of ``reference.py``, each
+rounded once, where it has the rule, and otherwise those that otmd enumerates.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,125 +25,6 @@ from otmd.trees.base import Context
 from otmd.trees.random_choices import every_outcome
 
 FILE = Path(otmd.testing.__file__).with_name("referee_cases.json")
-Laws = dict[str, dict[str, float]]
-
-# A level of weights has a row for each token above, or one row for all of them: name, target, draft.
-ONE_ROW_DRAFTED: list[tuple[str, list, list]] = [
-    ("ordinary", [5, 3, 1, 1], [1, 2, 3, 4]),
-    ("no target mass on the most likely draft", [0, 5, 3, 2], [7, 1, 1, 1]),
-    ("no draft mass on the most likely target", [7, 1, 1, 1], [0, 5, 3, 2]),
-    ("ties in the ratio", [2, 2, 1, 1, 2], [1, 1, 2, 2, 2]),
-    ("equal", [5, 3, 1, 1], [5, 3, 1, 1]),
-    ("disjoint supports", [5, 3, 0, 0], [0, 0, 1, 2]),
-    ("one-hot draft", [5, 3, 1, 1], [0, 1, 0, 0]),
-    ("one-hot target", [0, 0, 1, 0], [5, 3, 1, 1]),
-    ("tokens that the target seldom takes", [20, 1, 1, 1, 1, 1], [2, 3, 4, 5, 6, 5]),
-    ("uniform target of eight tokens", [1] * 8, [8, 7, 6, 5, 4, 3, 2, 1]),
-]
-CHAINS: list[tuple[str, list, list]] = [
-    ("block accepts more than token", [[[1, 2]]] * 3, [[[2, 1]]] * 2),
-    (
-        "the target turns with the draft",
-        [[[6, 3, 1]], [[8, 1, 1], [1, 8, 1], [1, 1, 8]], [[1, 1, 8], [8, 1, 1], [1, 8, 1]]],
-        [[[1, 3, 6]], [[3, 3, 4], [4, 3, 3], [3, 4, 3]]],
-    ),
-    (
-        "zeros one level down",
-        [[[2, 1, 1]], [[0, 1, 3], [2, 0, 2], [1, 1, 0]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]]],
-        [[[1, 1, 2]], [[3, 1, 0], [1, 2, 1], [0, 1, 3]]],
-    ),
-    (
-        "drafted too often, too rarely, too often",
-        [[[4, 1]], [[1, 4], [2, 3]], [[4, 1], [1, 1]], [[1, 9], [9, 1]]],
-        [[[1, 4]], [[1, 4], [9, 1]], [[1, 4], [1, 1]]],
-    ),
-    (
-        "three drafts of three tokens",
-        [
-            [[5, 3, 2]],
-            [[1, 2, 7], [3, 3, 4], [6, 2, 2]],
-            [[2, 5, 3]],
-            [[7, 2, 1], [1, 7, 2], [2, 1, 7]],
-        ],
-        [[[2, 3, 5]], [[4, 4, 2], [2, 6, 2], [5, 0, 5]], [[3, 2, 5], [1, 1, 1], [2, 2, 6]]],
-    ),
-    (
-        "four drafts, one of them certain",
-        [[[3, 2]], [[1, 1], [4, 1]], [[2, 3]], [[1, 4], [3, 2]], [[1, 9], [4, 1]]],
-        [[[1, 1]], [[3, 1], [1, 3]], [[0, 1]], [[2, 3]]],
-    ),
-    (
-        "five drafts",
-        [
-            [[3, 2]],
-            [[1, 4], [4, 1]],
-            [[2, 3], [3, 2]],
-            [[1, 2]],
-            [[4, 1], [1, 4]],
-            [[9, 1], [1, 9]],
-        ],
-        [[[2, 3]], [[2, 3], [3, 2]], [[1, 1]], [[3, 1], [1, 3]], [[1, 3], [2, 1]]],
-    ),
-    (
-        "five drafts from the target itself",
-        [[[3, 2]], [[1, 4], [4, 1]], [[2, 3]], [[1, 2]], [[4, 1], [1, 4]], [[9, 1], [1, 9]]],
-        [[[3, 2]], [[1, 4], [4, 1]], [[2, 3]], [[1, 2]], [[4, 1], [1, 4]]],
-    ),
-]
-TURNING = [[1, 4, 2], [3, 1, 3], [1, 1, 5]]
-SEVERAL: list[tuple[str, str, tuple[int, ...], list, list]] = [
-    ("two drafts", "with replacement", (2,), [[[5, 3, 2]], TURNING], [[[2, 3, 5]]]),
-    (
-        "three drafts, mostly the same",
-        "with replacement",
-        (3,),
-        [[[2, 5, 3]], TURNING],
-        [[[8, 1, 1]]],
-    ),
-    (
-        "two distinct drafts",
-        "without replacement",
-        (2,),
-        [[[1, 3, 4, 2]], [[1, 2, 3, 4], [4, 3, 2, 1], [1, 1, 1, 1], [5, 1, 1, 3]]],
-        [[[6, 1, 2, 1]]],
-    ),
-    (
-        "three distinct drafts of four tokens, one without mass",
-        "without replacement",
-        (3,),
-        [[[1, 1, 2, 6]], [[1, 2, 3, 4], [4, 3, 2, 1], [1, 1, 1, 1], [5, 1, 1, 3]]],
-        [[[5, 3, 2, 0]]],
-    ),
-    ("two strata", "strata", (2,), [[[3, 2, 4, 1]], [[1, 2, 3, 4]]], [[[4, 3, 2, 1]]]),
-    (
-        "three strata, no target on the first",
-        "strata",
-        (3,),
-        [[[0, 5, 2, 3]], [[1, 1, 1, 2]]],
-        [[[6, 3, 2, 1]]],
-    ),
-    (
-        "two levels of two drafts",
-        "with replacement",
-        (2, 2),
-        [[[5, 3, 2]], TURNING, [[1, 2, 3], [3, 2, 1], [2, 2, 2]]],
-        [[[2, 3, 5]], [[3, 3, 1], [1, 4, 1], [2, 1, 1]]],
-    ),
-    (
-        "two distinct drafts, one below each",
-        "without replacement",
-        (2, 1),
-        [[[5, 3, 2]], TURNING, [[1, 2, 3], [3, 2, 1], [2, 2, 2]]],
-        [[[1, 3, 6]], [[3, 3, 1], [1, 4, 1], [2, 1, 1]]],
-    ),
-    (
-        "two levels of two strata",
-        "strata",
-        (2, 2),
-        [[[5, 3, 2]], TURNING, [[1, 2, 3], [3, 2, 1], [2, 2, 2]]],
-        [[[2, 3, 6]], [[4, 3, 1], [1, 5, 2], [2, 1, 4]]],
-    ),
-]
 RULES: dict[str, dict[str, trees.TreeVerifier]] = {
     "chain": {
         "token-level": trees.TokenLevel(otmd.RecursiveRejection()),
@@ -166,42 +49,6 @@ LAWS: dict[str, Callable] = {
     "without replacement": otmd.WithoutReplacement,
     "strata": otmd.Stratified,
 }
-
-
-def cases() -> Iterable[dict[str, Any]]:
-    """Every case without its laws."""
-    for name, target, draft in ONE_ROW_DRAFTED:
-        # The row of the bonus token is another one, and depends on the draft.
-        below = [np.roll(np.arange(1, len(target) + 1), i).tolist() for i in range(len(target))]
-        yield written(name, "chain", (1,), [[target], below], [[draft]])
-    for name, target, draft in CHAINS:
-        yield written(name, "chain", (1,) * len(draft), target, draft)
-    for several in SEVERAL:
-        yield written(*several)
-
-
-def written(name: str, drafts: str, branching: tuple[int, ...], target: list, draft: list) -> dict[str, Any]:
-    """A case as in the file: the draft distribution of each sibling in place of the node's."""
-    siblings = [
-        [[restricted(drafts, row, count, j) for j in range(count)] for row in level]
-        for level, count in zip(draft, branching, strict=True)
-    ]
-    return {
-        "name": name,
-        "drafts": drafts,
-        "branching": branching,
-        "target": target,
-        "draft": siblings,
-    }
-
-
-def restricted(drafts: str, row: list[int], count: int, j: int) -> list[int]:
-    """The weights of draft j, which for strata are those of its stratum alone."""
-    if drafts != "strata":
-        return row
-    slots = otmd.Stratified(np.array(row) / sum(row), count).position_structure.random
-    members = slots.tokens[slots.starts[j] : slots.starts[j + 1]]
-    return [weight if token in members else 0 for token, weight in enumerate(row)]
 
 
 def model(levels: list, convert: Callable[[list], Any]) -> Callable[[tuple[int, ...]], Any]:
@@ -235,7 +82,7 @@ def by_twins(case: dict[str, Any], rule: str) -> dict[str, float] | None:
     exact = lambda weights: reference.normalised(reference.exact(weights))  # noqa: E731
     target = model(case["target"], exact)
     draft = model([[siblings[0] for siblings in level] for level in case["draft"]], exact)
-    if case["drafts"] not in ("without replacement", "chain", "with replacement"):
+    if case["drafts"] == "strata":
         return None
     replaced = case["drafts"] == "with replacement"
     law_of = reference.with_replacement if replaced else reference.without_replacement
@@ -251,16 +98,12 @@ def by_twins(case: dict[str, Any], rule: str) -> dict[str, float] | None:
     return {" ".join(map(str, output)): float(law[output]) for output in sorted(law, key=str)}
 
 
-def laws(case: dict[str, Any]) -> Laws:
+def laws(case: dict[str, Any]) -> dict[str, dict[str, float]]:
     """The law of every rule that serves the case."""
     return {rule: by_twins(case, rule) or by_otmd(case, rule) for rule in RULES[case["drafts"]]}
 
 
-def text() -> str:
-    """The content of the file, a case a line."""
-    lines = [json.dumps(case | {"laws": laws(case)}) for case in cases()]
-    return "[\n" + ",\n".join(lines) + "\n]\n"
-
-
 if __name__ == "__main__":
-    FILE.write_text(text(), "utf-8")
+    cases = json.loads(FILE.read_text("utf-8"))
+    lines = [json.dumps(case | {"laws": laws(case)}) for case in cases]
+    FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")

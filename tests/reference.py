@@ -177,21 +177,13 @@ def inclusion(law: Law, vocab_size: int) -> list[Number]:
     return [sum(mass for tokens, mass in law.items() if token in tokens) for token in range(vocab_size)]
 
 
-def poisson_binomial(chances: Probs, most: int, absent: Probs | None = None) -> list[Number]:
-    """P(exactly m of independent events occur) for m < most, by trying every event in turn.
-
-    ``absent`` has 1 - chance for each event, where the difference would lose its digits.
-    """
-    counts: list[Number] = [1] + [0] * (most - 1)
-    for chance, none in zip(chances, absent or [1 - x for x in chances], strict=True):
-        counts = [counts[m] * none + (counts[m - 1] * chance if m else 0) for m in range(most)]
-    return counts
-
-
 def arrivals(rates: Probs, time: float, most: int) -> list[Number]:
-    """P(exactly m tokens of an exponential race have arrived by a time) for m < most."""
-    absent = [math.exp(-rate * time) for rate in rates]
-    return poisson_binomial([-math.expm1(-rate * time) for rate in rates], most, absent)
+    """P(exactly m tokens of an exponential race have arrived by a time) for m < most, token by token."""
+    counts: list[Number] = [1] + [0] * (most - 1)
+    for rate in rates:
+        absent, present = math.exp(-rate * time), -math.expm1(-rate * time)
+        counts = [counts[m] * absent + (counts[m - 1] * present if m else 0) for m in range(most)]
+    return counts
 
 
 # ---------------------------------------------------------------- the optimum
@@ -404,47 +396,6 @@ def rrs_by_curve(p: Probs, q: Probs, n: int) -> Number:
     for _ in range(n):
         C = C + hockey_stick(p, q, C)
     return 1 - hockey_stick(p, q, C)
-
-
-# ---------------------------------------------------------------- logits
-
-
-def _softmax(logits: Sequence[float]) -> list[float]:
-    top = max(logits)
-    return normalised([math.exp(logit - top) for logit in logits])
-
-
-def probs_from_logits(
-    logits: Sequence[float],
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    steps: Sequence[str] = ("temperature", "top_k", "top_p", "min_p"),
-) -> list[float]:
-    """The steps in turn, each on what the one before has left."""
-    if temperature == 0:
-        winner = logits.index(max(logits))
-        return [float(token == winner) for token in range(len(logits))]
-    scores = list(logits)
-    for step in steps:
-        if step == "temperature":
-            scores = [score / temperature for score in scores]
-        if step == "top_k" and top_k is not None:
-            threshold = sorted(scores, reverse=True)[min(top_k, len(scores)) - 1]
-            scores = [score if score >= threshold else -math.inf for score in scores]
-        if step == "top_p" and top_p is not None:
-            probs, below = _softmax(scores), 0.0
-            ascending = sorted(range(len(scores)), key=lambda token: (scores[token], token))
-            for token in ascending[:-1]:
-                below += probs[token]
-                if below <= 1 - top_p:
-                    scores[token] = -math.inf
-        if step == "min_p" and min_p is not None:
-            probs = _softmax(scores)
-            pairs = zip(scores, probs, strict=True)
-            scores = [s if prob >= min_p * max(probs) else -math.inf for s, prob in pairs]
-    return _softmax(scores)
 
 
 # ---------------------------------------------------------------- sequences

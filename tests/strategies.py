@@ -315,19 +315,6 @@ def rules_for(
     return rules
 
 
-class Remembering(otmd.Optimal):
-    """Solves a position once for all that is asked about it in turn."""
-
-    _last: tuple[otmd.DraftLaw, Array, Any] | None = None
-
-    def prepare_position(self, target: Array, law: otmd.DraftLaw) -> Any:
-        """The last rule for the same target and law."""
-        last = self._last
-        if last is None or last[0] is not law or not np.array_equal(last[1], target):
-            last = self._last = law, target.copy(), super().prepare_position(target, law)
-        return last[2]
-
-
 def optimal_plan(
     target: Array, law: otmd.DraftLaw, tol: float = 1e-10
 ) -> tuple[otmd.PreparedVerifier, ChoicePlan]:
@@ -336,3 +323,14 @@ def optimal_plan(
     assert isinstance(rule, ChoosingVerifier)
     assert isinstance(rule.choice, ChoicePlan)
     return rule, rule.choice
+
+
+def shared_tokens(plan: ChoicePlan) -> int:
+    """The number of tokens that are shared by two classes."""
+    shared = 0
+    for side, members in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
+        if side is not None:
+            tokens = np.flatnonzero(members)
+            share = side.classes_of(tokens, np.zeros_like(tokens))[1][:, 0]
+            shared += np.count_nonzero((share > 1e-6) & (share < 1 - 1e-6))
+    return shared

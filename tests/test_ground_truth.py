@@ -39,10 +39,6 @@ ROWS: list[tuple[str, str, int, dict[str, str], tuple[int, ...] | None]] = [
 ]  # fmt: skip
 
 
-def floats(text: str) -> np.ndarray:
-    return np.array(fractions(text), float)
-
-
 def entries(names: dict) -> list:
     return [
         pytest.param(fractions(p), fractions(q), n, name, Fraction(values[name]), cut)
@@ -81,16 +77,6 @@ def test_verifiers(p, q, n: int, name: str, value: Fraction, cut) -> None:
     drafts = law(np.array(q, float), num_drafts=n)
     rate = verifier().acceptance_rate(np.array(p, float), drafts)
     assert rate == pytest.approx(float(value), rel=0, abs=TOLERANCE)
-
-
-def test_k_sequential() -> None:
-    p, q = floats("1/3,0,2/3"), floats("1/3,1/3,1/3")
-    law, verifier = otmd.WithReplacement(q, num_drafts=2), otmd.KSequential()
-    assert reference.k_seq_rho(p, q, 2) == pytest.approx(1.434259, abs=1e-6)
-    assert verifier.acceptance_rate(p, law) == pytest.approx(0.811420, abs=1e-6)
-    # The first draft shows the scale: token 0 is accepted with probability p/(ρ q).
-    accepted = verifier.prepare(p, law).accept_probs(np.array([0, 0]))[0]
-    assert accepted == pytest.approx(1 / 1.434259, rel=0, abs=1e-6)
 
 
 def test_a_subset_law_and_one_after_another_are_kept_apart() -> None:

@@ -8,31 +8,21 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from conformance import VARIANTS
 from strategies import close_pair
 
 import otmd
 
 V = 151_936
 MOST_VECTORS = 4.0
-LAWS = {
-    "with replacement": lambda q, n: otmd.WithReplacement(q, n),
-    "without replacement": lambda q, n: otmd.WithoutReplacement(q, n),
-    "greedy": lambda q, n: otmd.Greedy(q, n),
-    "hub": lambda q, n: otmd.Hub(q),
-    "conditional Poisson": lambda q, n: otmd.ConditionalPoisson(q, n),
-    "one top token": lambda q, n: otmd.TopThen(q, n, top=1),
-    "a top token, then with": lambda q, n: otmd.TopThen(q, n, 1, otmd.WithReplacement),
-}
 RULES = {
-    "with replacement": (otmd.RecursiveRejection, otmd.KSequential, otmd.TargetOnly),
-    "without replacement": (otmd.RecursiveRejection, otmd.TargetOnly),
+    "with-replacement": (otmd.RecursiveRejection, otmd.KSequential, otmd.TargetOnly),
+    "without-replacement": (otmd.RecursiveRejection, otmd.TargetOnly),
     "greedy": (otmd.Preference, otmd.TargetOnly),
     "hub": (otmd.SpecHub, otmd.TargetOnly),
-    "one top token": (otmd.TargetOnly,),
-    "a top token, then with": (otmd.TargetOnly,),
+    "top, then without replacement": (otmd.TargetOnly,),
+    "top-then": (otmd.TargetOnly,),
 }
-
-
 Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -60,13 +50,13 @@ def vectors(run: Callable[[], object]) -> float:
 
 
 @pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", [*RULES, "conditional-poisson"])
 @pytest.mark.parametrize("position", [partial(pair, 1.0), peaked_pair])
 def test_optimum(position: Callable[[], Pair], name: str, n: int) -> None:
     p, q = position()
-    law = LAWS[name](q, n)
+    law = VARIANTS[name](q, n)
     # The sums of conditional Poisson drafts hold more.
-    most = MOST_VECTORS if name != "conditional Poisson" else 7.0
+    most = MOST_VECTORS if name != "conditional-poisson" else 7.0
     assert vectors(lambda: otmd.optimal_acceptance(p, law)) <= most
     best = otmd.optimal_acceptance(p, law)
     proof = 1.0 + p[best.subset].sum() - law.containment(best.subset)
@@ -77,10 +67,10 @@ def test_optimum(position: Callable[[], Pair], name: str, n: int) -> None:
 @pytest.mark.parametrize("position", [partial(pair, 1.0), peaked_pair])
 def test_rates_of_verifiers(position: Callable[[], Pair], name: str) -> None:
     p, q = position()
-    law = LAWS[name](q, 4)
+    law = VARIANTS[name](q, 4)
     for rule in RULES[name]:
         # Where one token has nearly all mass, RRS scales q so far that the order of most tokens matters.
-        scaled = (name, rule) == ("without replacement", otmd.RecursiveRejection)
+        scaled = (name, rule) == ("without-replacement", otmd.RecursiveRejection)
         every_order = scaled and position is peaked_pair
         ask = partial(rule().acceptance_bounds, p, law, tol=1e-4)
         assert vectors(ask) <= MOST_VECTORS + 0.5 * every_order, rule.__name__

@@ -124,10 +124,6 @@ def test_bad_subsets_are_named(subset: object) -> None:
         LAW.containment(np.array(subset))
 
 
-def rate(law: object) -> Callable[[], object]:
-    return lambda: otmd.acceptance_rate(otmd.TargetOnly(), P, law)
-
-
 def sample(size: object) -> Callable[[], object]:
     return lambda: LAW.sample(size, rng=0)
 
@@ -372,12 +368,6 @@ def test_a_single_position_gives_plain_numbers() -> None:
     assert all(isinstance(bound, float) for bound in bounds)
     verdict = otmd.TargetOnly().verify(P, LAW, [0, 1], rng=0)
     assert np.ndim(verdict.token) == np.ndim(verdict.draft_index) == 0
-
-
-def test_every_public_name_is_there() -> None:
-    for name in otmd.__all__:
-        assert getattr(otmd, name) is not None
-        assert name in dir(otmd)
 
 
 HEAVY = [

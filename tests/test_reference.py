@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -73,21 +72,3 @@ def test_instances_are_seeded_hostile_and_complete() -> None:
     assert {instance.num_drafts for instance in first} == {1, 2, 3, 4}
     assert any(instance.num_drafts > instance.draft_support for instance in first)
     assert {x.target_probs.dtype.name for x in first} == {"float16", "float32", "float64"}
-
-
-def test_logits_by_hand() -> None:
-    logits = [math.log(weight) for weight in (4.0, 3.0, 2.0, 1.0)]
-    for options, expected in (
-        ({}, [0.4, 0.3, 0.2, 0.1]),
-        ({"temperature": 0.0}, [1, 0, 0, 0]),
-        ({"temperature": 0.5}, [16 / 30, 9 / 30, 4 / 30, 1 / 30]),
-        ({"top_k": 2}, [4 / 7, 3 / 7, 0, 0]),
-        ({"top_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),
-        ({"top_p": 0.8}, [4 / 9, 3 / 9, 2 / 9, 0]),
-        ({"min_p": 0.6}, [4 / 7, 3 / 7, 0, 0]),
-        # top-k first changes what top-p sees: only one of 4/7 and 3/7 is needed for 0.5.
-        ({"top_k": 2, "top_p": 0.5}, [1, 0, 0, 0]),
-    ):
-        assert reference.probs_from_logits(logits, **options) == pytest.approx(expected)
-    # Ties at the threshold of top-k all stay.
-    assert reference.probs_from_logits([1.0, 0.0, 0.0], top_k=2)[1:] == pytest.approx([0.2119416] * 2)

@@ -4,12 +4,21 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import otmd
+from otmd.probabilities import ORDERS
 
 torch = pytest.importorskip("torch")
 generation = pytest.importorskip("transformers.generation")
 
+WARPERS = {
+    "temperature": generation.TemperatureLogitsWarper,
+    "top_k": generation.TopKLogitsWarper,
+    "top_p": generation.TopPLogitsWarper,
+    "min_p": generation.MinPLogitsWarper,
+}
 SETTINGS = [
     {},
     {"temperature": 0.6},
@@ -60,27 +69,43 @@ def test_ties_at_the_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     assert otmd.probs_from_logits([1.0, 1.0, 0.0], temperature=0).tolist() == [1, 0, 0]
 
 
-def test_by_the_warpers_in_the_order_of_an_engine() -> None:
-    from otmd.probabilities import ORDERS
+# Logits that differ by less than the rounding of their distance to the largest are tied: none here.
+@given(
+    logits=st.lists(st.integers(-30_000, 30_000), min_size=1, max_size=8, unique=True).map(
+        lambda thousandths: [k / 1000 for k in thousandths]
+    ),
+    temperature=st.sampled_from([0.3, 1.0, 1.7]),
+    top_k=st.one_of(st.none(), st.integers(1, 9)),
+    top_p=st.one_of(st.none(), st.floats(0.05, 0.99)),
+    min_p=st.one_of(st.none(), st.floats(0.0, 0.9)),
+    order=st.one_of(st.sampled_from([*ORDERS]), st.permutations(ORDERS["transformers"])),
+)
+def test_by_the_warpers_in_every_order(
+    logits: list[float],
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    order: str | list[str],
+) -> None:
+    def by_warpers(**settings: float | None) -> np.ndarray:
+        scores = torch.tensor([logits], dtype=torch.float64)
+        for step in ORDERS[order] if isinstance(order, str) else order:
+            if settings[step] is not None:
+                scores = WARPERS[step](settings[step])(None, scores)
+        return scores.softmax(-1)[0].numpy()
 
-    logits = 3 * np.random.default_rng(0).standard_normal((8, 1000))
-    settings = {"temperature": 0.6, "top_k": 30, "top_p": 0.9, "min_p": 0.05}
-    warpers = {
-        "temperature": generation.TemperatureLogitsWarper(0.6),
-        "top_k": generation.TopKLogitsWarper(30),
-        "top_p": generation.TopPLogitsWarper(0.9),
-        "min_p": generation.MinPLogitsWarper(0.05),
-    }
-    found = []
-    for order in [*ORDERS, ("temperature", "top_p", "top_k", "min_p")]:
-        scores = torch.tensor(logits)
-        for step in ORDERS.get(order, order):
-            scores = warpers[step](None, scores)
-        probs = otmd.probs_from_logits(logits, **settings, order=order)
-        np.testing.assert_allclose(probs, scores.softmax(-1).numpy(), rtol=1e-12, atol=0)
-        found.append(probs)
-    # SGLang's order is that of transformers.
-    assert len({probs.tobytes() for probs in found}) == len(found) - 1
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    probs = otmd.probs_from_logits(np.array(logits), **options, order=order)
+    # A sum that meets the threshold to the last bit may fall on either side of it.
+    nudged = [
+        by_warpers(**options | {"top_p": p, "min_p": m})
+        for p in ([top_p] if top_p is None else [top_p - 1e-12, top_p, top_p + 1e-12])
+        for m in ([min_p] if min_p is None else [max(min_p - 1e-12, 0), min_p, min_p + 1e-12])
+    ]
+    assert any(np.allclose(probs, expected, rtol=0, atol=1e-12) for expected in nudged)
+    by_object = otmd.Processing(**options, order=order)(np.array(logits))
+    np.testing.assert_array_equal(by_object, probs)
 
 
 def test_orders_are_texts_and_name_what_they_are() -> None:

@@ -71,8 +71,7 @@ def _folder(choices: Choices) -> Path:
     (folder / "a.npy").write_bytes(files.damaged(files.npy(choices, files.honest("probs", 2)), choices))
     (folder / "a.npz").write_bytes(files.damaged(files.npz(choices, dump_names(choices), 2), choices))
     (folder / "a.jsonl").write_bytes(files.damaged(record_lines(choices), choices))
-    names = ("target_probs", "output_token")
-    (folder / "a.parquet").write_bytes(files.damaged(files.parquet(choices, names), choices))
-    stored = files.safetensors(choices, names, 2)
+    (folder / "a.parquet").write_bytes(files.damaged(files.parquet(), choices))
+    stored = files.safetensors(choices, dump_names(choices), 2)
     (folder / "a.safetensors").write_bytes(files.damaged(stored, choices))
     return folder

@@ -46,13 +46,6 @@ def random_positions(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield p, np.repeat(rows, 1 + (i % 4 == 0), axis=0)
 
 
-def test_against_all_subsets() -> None:
-    for p, rows in random_positions(150):
-        subset, value = independent_cut(p, Slots.overlapping(rows))
-        assert abs(value - least_of_all_subsets(p, rows)) < 1e-12
-        assert abs(value - value_of(p, rows, subset)) < 1e-12
-
-
 def weights_with_ties(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """p and q_j uniform on random sets of tokens, or of small integer weights."""
     rng = np.random.default_rng(1)

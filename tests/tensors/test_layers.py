@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 
-import enumerated_trees
 import numpy as np
 import pytest
 import torch
-from enumerated_trees import (
-    EXACT,
-    EveryTree,
-    Layer,
-    all_nodes,
-    child_reaches,
-    deviation,
-    every_adaptive_tree,
-    every_tree,
-    models,
-    target_rows,
-)
 from sweep_twin import OrderedSweep
 from tensor_pairs import model_like
 
@@ -38,8 +23,6 @@ from otmd.tensors import (
     layers,
     make_strata,
     philox_uniforms,
-    residual_masses,
-    score_tree,
     sweep,
     to_links,
     top_tokens,
@@ -48,24 +31,113 @@ from otmd.tensors import (
     verify_tree,
 )
 from otmd.tensors.layers import philox, pick
-from otmd.trees import AdaptiveTree, LayerVerification, TableModel, TokenTree, whole_tree
-from otmd.trees.adaptive import GrownTree, Leaf
-from otmd.trees.base import Context, Node, Prefix
-from otmd.trees.random_choices import Sampled
+from otmd.testing import check_tree_verifier, hostile_trees
+from otmd.testing.trees import _hostile_targets as hostile_targets
+from otmd.trees import (
+    AdaptiveTree,
+    LayerVerification,
+    TableModel,
+    TokenTree,
+    TreeVerifier,
+    output_distribution,
+    target_distribution,
+    tokens_per_step,
+    whole_tree,
+)
+from otmd.trees.adaptive import Leaf
+from otmd.trees.base import Context, DraftTree, Node, Prefix
+from otmd.trees.random_choices import RandomChoices, Sampled
 from otmd.verifiers import pair_sweep
 
+EXACT = 1e-12
 HALF = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def expanded(level: Level, count: int) -> Level:
-    """The level of one tree, for so many."""
-    return Level(*(x.expand(count, *x.shape[1:]) for x in level))
+class OnTensors(TreeVerifier):
+    """The functions on tensors as a verifier of trees whose drafts are strata of the k most likely tokens.
+
+    ``linked`` sends the levels through SGLang's layout; ``dtype`` is that of the target's rows, which are
+    read from ``target``, by default the target.
+    """
+
+    def __init__(
+        self, k=9, functions=layers, linked=False, dtype=torch.float64, target=None, **options
+    ) -> None:
+        self.k, self.functions, self.linked = k, functions, linked
+        self.dtype, self.target, self.options = dtype, target, options
+        self.scored: dict = {}
+
+    def levels(self, context: Context, tree: DraftTree) -> tuple[list[Level], list[Prefix | None]]:
+        """The drafts of a tree, and the prefixes of its nodes in the order of the target's rows.
+
+        As for the smaller trees of a batch, each level has a node that is none, and a draft.
+        """
+        levels: list[Level] = []
+        layer: list[Prefix | None] = [()]
+        prefixes = layer
+        while drafting := [
+            (i, x, node) for i, x in enumerate(layer) if x is not None and (node := tree.node(x))
+        ]:
+            q = [context.draft(x) for _, x, _ in drafting]
+            mass, tokens = top_tokens(
+                torch.tensor(np.array([[*q, np.full(q[0].size, 1 / q[0].size)]])), self.k
+            )
+            counts = torch.tensor([[*(node.tokens.size for *_, node in drafting), 1]])
+            nodes = torch.tensor([[*(i for i, *_ in drafting), -1]])
+            level = draft_level(mass, tokens, counts, int(counts.sum()), nodes)
+            drawn = [(d, x, y) for d, (_, x, node) in enumerate(drafting) for y in node.tokens.tolist()]
+            drafts = [d * tokens.shape[2] + tokens[0, d].tolist().index(y) for d, _, y in drawn]
+            levels.append(level._replace(drafts=torch.tensor([[*drafts, -1]])))
+            layer = [*((*x, y) for _, x, y in drawn), None]
+            prefixes = prefixes + layer
+        if self.linked:
+            quotas = [level.drafts.shape[1] for level in levels]
+            levels = from_links(to_links(torch.zeros(1, dtype=torch.int64), levels), quotas)
+        return levels, prefixes
+
+    def rows(self, context: Context, prefixes: list[Prefix | None]) -> torch.Tensor:
+        target = self.target or context.target
+        none = np.full(context.target(()).size, np.nan)
+        return torch.tensor(np.array([[none if x is None else target(x) for x in prefixes]])).to(self.dtype)
+
+    def score(self, context: Context, tree: DraftTree) -> tuple:
+        """Prefixes, scores, P(the path ends at each), and masses of the token after it."""
+        key = context, tuple(tree.prefixes())
+        if key not in self.scored:
+            levels, prefixes = self.levels(context, tree)
+            rows = self.rows(context, prefixes)
+            scores, ends, shares = self.functions.score_tree(rows, levels, **self.options)
+            masses = [
+                self.functions.residual_masses(rows, levels, shares, torch.tensor([i]))[0].numpy()
+                for i in range(len(prefixes))
+            ]
+            self.scored[key] = prefixes, scores[0].numpy(), ends[0].numpy(), masses
+        return self.scored[key]
+
+    def emit(self, context: Context, tree: DraftTree, choices: RandomChoices) -> Prefix:
+        prefixes, _, ends, masses = self.score(context, tree)
+        end = choices.token(ends)
+        return (*prefixes[end], choices.token(masses[end]))
+
+    def expected_tokens(self, context: Context, tree: DraftTree, *, rng=None) -> float:
+        """The sum of the scores, which is unbiased for the tokens per step."""
+        return float(self.score(context, tree)[1].sum())
 
 
-def grid(size: int) -> torch.Tensor:
-    """Pairs of evenly spaced numbers from 0 to 1, (size², 2)."""
-    points = (torch.arange(size, dtype=torch.float64) + 0.5) / size
-    return torch.cartesian_prod(points, points)
+def models(vocab_size: int, seed: int) -> tuple[TableModel, TableModel]:
+    """A target and a draft whose next token depends on the last two."""
+    target, draft = (TableModel.random(vocab_size, 2, 0.7, rng=[seed, i]) for i in range(2))
+    return target, draft
+
+
+def cut_strata(k: int):
+    """Strata of the k most likely tokens."""
+
+    def law(q: FloatArray, num_drafts: int) -> otmd.Stratified:
+        kept = np.where(np.isin(np.arange(q.size), np.argsort(-q, kind="stable")[:k]), q, 0.0)
+        return otmd.Stratified(kept / kept.sum(), min(num_drafts, np.count_nonzero(kept)))
+
+    return law
 
 
 # ---------------------------------------------------------------- strata and drafts
@@ -190,81 +262,49 @@ def test_no_levels_are_a_draw_from_the_target() -> None:
 def test_the_text_is_distributed_as_the_target(shape: tuple[int, ...], k: int) -> None:
     for seed in range(2):
         target, draft = models(3, seed)
-        trees = every_tree(draft, shape, k)
-        assert trees.probs.sum() == pytest.approx(1.0, abs=EXACT)
-        assert deviation(target, trees) < EXACT
-        # The scores are unbiased for the length of the path.
-        scores, ends, _ = score_tree(target_rows(target, trees), trees.levels)
-        depth = torch.tensor([[len(x or ()) for x in nodes] for nodes in trees.prefixes])
-        length = trees.probs @ (ends * depth).sum(-1).numpy()
-        assert trees.probs @ scores.sum(-1).numpy() == pytest.approx(1.0 + length, abs=EXACT)
+        check_tree_verifier(OnTensors(k), TokenTree(draft, shape, cut_strata(k)), target)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("strata", "strata, three levels", "strata of ties", "strata of a single token"),
+        *("a node without drafts", "adaptive"),
+    ],
+)
+def test_hostile_trees(name: str, linked: bool) -> None:
+    """Zero masses, ties, leaves of unequal depth, and numbers of drafts that depend on the drafts above."""
+    tree = hostile_trees()[name]
+    target = hostile_targets(tree, 0)["disjoint from the draft" if linked else "mixed"]
+    check_tree_verifier(OnTensors(linked=linked), tree, target)
 
 
 @pytest.mark.parametrize("quotas", [(3,), (2, 3), (1, 2, 2), (4, 5)])
-def test_adaptive_trees_are_lossless(quotas: tuple[int, ...]) -> None:
+def test_adaptive_trees(quotas: tuple[int, ...]) -> None:
     target, draft = models(3, 0)
-    for k in (2, 3):
-        trees = every_adaptive_tree(draft, quotas, k)
-        assert trees.probs.sum() == pytest.approx(1.0, abs=EXACT)
-        assert deviation(target, trees) < EXACT
-    if quotas == (2, 3):
-        counts = [sorted(map(x.count, {*x})) for x in trees.levels[1].parents.tolist()]
-        assert [1, 2] in counts
+    check_tree_verifier(OnTensors(), AdaptiveTree(draft, quotas), target)
 
 
-def hostile() -> dict[str, tuple[TableModel, TableModel]]:
-    """Markov chains of three tokens with zero masses and ties."""
-    eye, flat = np.eye(3), np.full(3, 1 / 3)
-    cases = {
-        "one-hot draft": ([0.2, 0.3, 0.5], [0.0, 1.0, 0.0], np.stack([flat, eye[0], eye[2]]), eye),
-        "one-hot target": (eye[1], [0.2, 0.5, 0.3], eye, np.stack([flat, flat, eye[0]])),
-        "one-hot both": (eye[1], eye[1], eye, eye),
-        "disjoint": ([0.5, 0.5, 0.0], eye[2], np.stack([eye[0], flat, eye[1]]), eye[[1, 2, 0]]),
-        "equal": (flat, flat, np.stack([flat] * 3), np.stack([flat] * 3)),
-        "two tokens": (
-            [0.6, 0.0, 0.4],
-            [0.3, 0.0, 0.7],
-            eye[[2, 1, 0]] * 0.5 + 1 / 6,
-            eye * 0.4 + 0.2,
-        ),
-        "masses of 1e-200": (
-            [1.0, 1e-200, 1e-300],
-            [1e-200, 1.0, 1e-310],
-            np.stack([flat] * 3),
-            eye * 0.4 + 0.2,
-        ),
-    }
-    return {
-        name: (TableModel([p, p_after]), TableModel([q, q_after]))
-        for name, (p, q, p_after, q_after) in cases.items()
-    }
-
-
-@pytest.mark.parametrize("case", hostile())
-def test_zero_masses_and_ties(case: str) -> None:
-    target, draft = hostile()[case]
-    for shape in ((2, 2), (3, 1)):
-        assert deviation(target, every_tree(draft, shape, 3)) < EXACT
-    assert deviation(target, every_adaptive_tree(draft, (2, 3), 3)) < EXACT
+def test_masses_hundreds_of_orders_of_magnitude_apart() -> None:
+    flat, uneven = np.full((3, 3), 1 / 3), np.eye(3) * 0.4 + 0.2
+    target, draft = TableModel([[1.0, 1e-200, 1e-300], flat]), TableModel([[1e-200, 1.0, 1e-310], uneven])
+    for tree in (TokenTree(draft, (2, 2), otmd.Stratified), AdaptiveTree(draft, (2, 3))):
+        check_tree_verifier(OnTensors(), tree, target)
 
 
 def test_every_number_of_rounds_and_classes_is_lossless() -> None:
     target, draft = models(3, 5)
-    trees = every_tree(draft, (3, 1), 3)
+    tree = TokenTree(draft, (3, 1), otmd.Stratified)
     rates = []
     for rounds in (1, 2, 3, 8):
-        assert deviation(target, trees, rounds=rounds) < EXACT
-        scores = score_tree(target_rows(target, trees), trees.levels, rounds=rounds)[0]
-        rates.append(trees.probs @ scores[:, 1:4].sum(-1).numpy())
+        rule = OnTensors(rounds=rounds)
+        output = output_distribution(rule, target, tree)
+        np.testing.assert_allclose(output, target_distribution(target, 3), rtol=0, atol=EXACT)
+        rates.append(tokens_per_step(rule, target, tree).value)
     assert rates == sorted(rates)
     assert rates[0] < rates[-1] - 1e-3
-    assert deviation(target, trees, classes=2) < EXACT
-
-
-def by_the_drafts(layer: Layer) -> list[int]:
-    """One drafting node of the layer, or none, by the sum of its tokens."""
-    total = sum(token for prefix in layer for token in prefix or ())
-    return [0] if len(layer) == 1 else [(0, -1, 1)[total % 3]]
+    check_tree_verifier(OnTensors(classes=2), tree, target)
 
 
 FAULTS = {
@@ -292,82 +332,69 @@ def test_a_faulty_copy_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> 
     copy = ModuleType("faulty_layers")
     monkeypatch.setitem(sys.modules, copy.__name__, copy)
     exec(source.replace(right, wrong), copy.__dict__)
-    for name in ("score_tree", "residual_masses"):
-        monkeypatch.setattr(enumerated_trees, name, getattr(copy, name))
     target, draft = models(3, 1)
-    assert deviation(target, every_tree(draft, (2, 2), 3)) > 0.001
+    with pytest.raises(AssertionError, match="output_distribution of"):
+        check_tree_verifier(OnTensors(functions=copy), TokenTree(draft, (2, 2), otmd.Stratified), target)
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_precision(dtype: torch.dtype) -> None:
     """The target is what the rounded numbers say, divided by their sum."""
     target, draft = models(3, 2)
-    trees = every_tree(draft, (2, 2), 3, dtype=dtype)
-    rows = target_rows(target, trees, dtype)
+    tree = TokenTree(draft, (2, 2), otmd.Stratified)
     rounded = [torch.tensor(table).to(dtype).double().numpy() for table in target.tables]
     same = TableModel([table / table.sum(axis=-1, keepdims=True) for table in rounded])
-    assert deviation(same, trees, rows=rows) < EXACT
-    # A control: undivided, the numbers in half precision are another target.
-    assert dtype == torch.float32 or deviation(target, trees, rows=rows) > 1e-6
+    rule = OnTensors(dtype=dtype, target=target)
+    check_tree_verifier(rule, tree, same)
+    if dtype != torch.float32:
+        # A control: undivided, the numbers in half precision are another target.
+        with pytest.raises(AssertionError, match="output_distribution of"):
+            check_tree_verifier(rule, tree, target)
 
 
 def test_one_position_is_a_tree_of_one_level() -> None:
     """The same numbers give the same token; the rate is the mass that the sweep accepts."""
-    for seed in range(5):
-        target, draft = models(4, seed)
-        trees = every_tree(draft, (3,), 4)
-        rows, level = target_rows(target, trees), trees.levels[0]
-        for repeat in range(20):
-            generator = torch.Generator().manual_seed(repeat)
-            uniforms = torch.rand((len(rows), 2), generator=generator, dtype=torch.float64)
-            token, accepted = verify(rows[:, 0], level, uniforms)
-            path, _, after = verify_tree(rows, [level], uniforms)
-            drafted = level.draft_tokens.gather(1, accepted.clamp(min=0)[:, None])[:, 0]
-            assert torch.equal(accepted, (path[:, 0] - 1).clamp(min=-1))
-            assert torch.equal(token, torch.where(accepted >= 0, drafted, after))
-        p, q, slots = (x[:1] for x in (rows[:, 0], level.inclusion[:, 0], level.slots[:, 0]))
-        rate = sweep(p.gather(-1, level.tokens[:1, 0]), q, slots, 3)[1].sum()
-        scores, _, _ = score_tree(rows, [level])
-        assert trees.probs @ scores[:, 1:].sum(-1).numpy() == pytest.approx(rate.item(), abs=EXACT)
+    target, draft = models(4, 0)
+    q = torch.tensor(draft.tables[2].reshape(1, 16, 4)).expand(20, -1, -1).reshape(320, 1, 4)
+    p = torch.tensor(target.tables[2].reshape(1, 16, 4)).expand(20, -1, -1).reshape(320, 1, 4)
+    level = draft_level(*top_tokens(q, 4), 3)
+    uniforms = torch.rand((320, 2), dtype=torch.float64)
+    token, accepted = verify(p[:, 0], level, uniforms)
+    rows = torch.cat([p, torch.ones((320, 3, 4), dtype=torch.float64)], 1)
+    path, _, after = verify_tree(rows, [level], uniforms)
+    drafted = level.draft_tokens.gather(1, accepted.clamp(min=0)[:, None])[:, 0]
+    assert torch.equal(accepted, (path[:, 0] - 1).clamp(min=-1))
+    assert torch.equal(token[accepted < 0], after[accepted < 0])
+    assert torch.equal(token[accepted >= 0], drafted[accepted >= 0])
+    level = draft_level(*top_tokens(torch.tensor(draft(()))[None, None], 4), 3)
+    row = torch.tensor(target(()))[None].gather(-1, level.tokens[:, 0])
+    rate = sweep(row, level.inclusion[:, 0], level.slots[:, 0], 3)[1].sum()
+    tree = TokenTree(draft, (3,), otmd.Stratified)
+    assert tokens_per_step(OnTensors(), target, tree).value == pytest.approx(1.0 + rate.item(), abs=EXACT)
 
 
 def test_draws_have_the_probabilities_of_the_decision() -> None:
     """The end and the token of one tree by evenly spaced numbers: each frequency is right to 1/45."""
-    target, draft = hostile()["two tokens"]
-    trees = every_tree(draft, (2, 2), 3)
-    levels = [Level(*(x[-1:] for x in level)) for level in trees.levels]
-    rows = target_rows(target, trees)[-1:]
-    _, ends, shares = score_tree(rows, levels)
-    points = grid(90)
-    many = [expanded(level, len(points)) for level in levels]
-    path, length, token = verify_tree(rows.expand(len(points), -1, -1), many, points)
+    target, draft = models(3, 0)
+    law, rule = TokenTree(draft, (2, 2), otmd.Stratified), OnTensors()
+    context = Context(target, law)
+    tree = law.draft_tree(context, Sampled(np.random.default_rng(0)))
+    levels, prefixes = rule.levels(context, tree)
+    _, _, ends, masses = rule.score(context, tree)
+    points = (torch.arange(90, dtype=torch.float64) + 0.5) / 90
+    points = torch.cartesian_prod(points, points)
+    many = [Level(*(x.expand(len(points), *x.shape[1:]) for x in level)) for level in levels]
+    rows = rule.rows(context, prefixes).expand(len(points), -1, -1)
+    path, length, token = verify_tree(rows, many, points)
     end = torch.where(length > 0, path.gather(1, (length - 1).clamp(min=0)[:, None])[:, 0], 0)
-    for node in range(7):
-        masses = residual_masses(rows, levels, shares, torch.tensor([node]))[0]
-        expected = ends[0, node] * masses / masses.sum() if ends[0, node] > 0 else 0 * masses
-        counts = torch.bincount(token[end == node], minlength=3) / len(points)
-        assert (counts - expected).abs().max() < 1 / 45
+    for node in np.flatnonzero(ends):
+        expected = ends[node] * masses[node] / masses[node].sum()
+        counts = torch.bincount(token[end == node], minlength=3).numpy() / len(points)
+        assert np.abs(counts - expected).max() < 1 / 45
     assert (ends > 0.01).sum() > 2
 
 
 # ---------------------------------------------------------------- parity
-
-
-class DrawnTree:
-    """Tree b of a batch, for the verifier on arrays."""
-
-    def __init__(self, trees: EveryTree, b: int) -> None:
-        drafts: dict[Prefix, list[int]] = {}
-        for prefix in trees.prefixes[b][1:]:
-            if prefix is not None:
-                drafts.setdefault(prefix[:-1], []).append(prefix[-1])
-        self.nodes = {
-            prefix: Node(otmd.Stratified(trees.draft(prefix), len(tokens)), np.array(tokens), ())
-            for prefix, tokens in drafts.items()
-        }
-
-    def node(self, prefix: Prefix) -> Node | None:
-        return self.nodes.get(prefix)
 
 
 def sweep_thrice(target: FloatArray, slots: Slots) -> pair_sweep.Sweep:
@@ -389,32 +416,22 @@ def test_scores_are_those_of_layer_verification_in_this_order(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(whole_tree, "sweep_pairs", sweep_thrice)
-    compared = 0
+    compared, rule = 0, OnTensors(rounds=80)
     for seed in range(2):
         target, draft = models(5, seed)
-        trees = every_tree(draft, shape, 5)
-        scores, _, _ = score_tree(target_rows(target, trees), trees.levels, rounds=80)
-        context = Context(target, TokenTree(draft, shape, otmd.Stratified))
-        for b in np.random.default_rng(seed).choice(len(trees.probs), 20):
+        law = TokenTree(draft, shape, otmd.Stratified)
+        context = Context(target, law)
+        for tree_seed in range(20):
+            tree = law.draft_tree(context, Sampled(np.random.default_rng(tree_seed)))
             expected = {(): 1.0}
-            for layer in LayerVerification().layers(context, DrawnTree(trees, b)):  # type: ignore[arg-type]
+            for layer in LayerVerification().layers(context, tree):
                 expected |= layer.child_scores()
-            listed = dict(zip(trees.prefixes[b], scores[b].tolist(), strict=True))
+            prefixes, scores, *_ = rule.score(context, tree)
+            listed = dict(zip(prefixes, scores.tolist(), strict=True))
             for prefix in listed.keys() | expected.keys():
                 assert listed.get(prefix, 0.0) == pytest.approx(expected.get(prefix, 0.0), abs=1e-10)
                 compared += expected.get(prefix, 0.0) > 1e-10
     assert compared > 100
-
-
-def test_tokens_per_step_are_near_layer_verification() -> None:
-    """By enumeration; the orders of pairs differ."""
-    for seed, shape in product(range(3), ((2, 2), (3, 1))):
-        target, draft = models(3, seed)
-        trees = every_tree(draft, shape, 3)
-        scores = score_tree(target_rows(target, trees), trees.levels)[0]
-        tree = TokenTree(draft, shape, otmd.Stratified)
-        expected = otmd.trees.tokens_per_step(LayerVerification(), target, tree).value
-        assert trees.probs @ scores.sum(-1).numpy() == pytest.approx(expected, abs=0.02)
 
 
 def test_one_position_accepts_as_often_as_preference() -> None:
@@ -428,58 +445,27 @@ def test_one_position_accepts_as_often_as_preference() -> None:
         assert abs(rate.mean() / expected.mean() - 1.0) < 0.005
 
 
-class Replayed(GrownTree):
-    """A tree whose drafts are given."""
-
-    def __init__(self, law: AdaptiveTree, drafts: dict[Prefix, list[int]]) -> None:
-        super().__init__(Context(law.draft_model, law), Sampled(np.random.default_rng(0)))
-        self._drafts = drafts
-
-    def draw(self, prefix: Prefix, state: Hashable) -> Node | None:
-        tokens = np.array(self._drafts.pop(prefix))
-        assert tokens.size == state
-        node = super().draw(prefix, state)
-        return node and node._replace(tokens=tokens)
-
-
-class Noted(AdaptiveTree):
-    """Notes the reach of each node."""
-
-    def num_drafts(self, leaves: Mapping[Prefix, Leaf], quota: int) -> dict[Prefix, int]:
-        vars(self).setdefault("reaches", {}).update({prefix: leaf.reach for prefix, leaf in leaves.items()})
-        return super().num_drafts(leaves, quota)
-
-
 def test_numbers_of_drafts_and_reaches_are_those_of_adaptive_trees() -> None:
-    """Models of 30 tokens, one tree of each, all in one batch."""
-    quotas, size = (3, 4, 5, 4), 30
-    drafts = [TableModel.random(size, 2, 0.1 + 0.1 * seed, rng=seed) for seed in range(8)]
-    layers: list[Layer] = [[()] for _ in drafts]
-    listed: list[dict[Prefix, list[int]]] = [{} for _ in drafts]
-    noted: list[dict[Prefix, float]] = [{(): 1.0} for _ in drafts]
-    reaches = torch.ones((len(drafts), 1), dtype=torch.float64)
-    for quota in quotas:
-        pairs = zip(drafts, layers, strict=True)
-        q = torch.tensor(np.array([[model(x or ()) for x in layer] for model, layer in pairs]))
-        level, below = draft_adaptive_level(*top_tokens(q, size), reaches, quota)
-        torch.testing.assert_close(below, child_reaches(q, reaches, level), rtol=EXACT, atol=0)
-        above, layers, reaches = layers, [], below
-        for b, parents in enumerate(level.parents.tolist()):
-            layers.append([])
-            for node, token, reach in zip(
-                parents, level.draft_tokens[b].tolist(), below[b].tolist(), strict=True
-            ):
-                prefix = None if node < 0 else (*(above[b][node] or ()), token)
-                layers[-1].append(prefix)
-                if prefix is not None:
-                    listed[b].setdefault(prefix[:-1], []).append(token)
-                    noted[b][prefix] = reach
-    for model, by_node, reach_of in zip(drafts, listed, noted, strict=True):
-        law = Noted(model, quotas)
-        Replayed(law, by_node).prefixes()
-        assert by_node == {}
-        for prefix, reach in vars(law)["reaches"].items():
-            assert reach_of[prefix] == pytest.approx(reach, rel=EXACT)
+    """Four nodes and 30 tokens each, of which some have no mass and some nodes do not exist, in one batch."""
+    rng, law = np.random.default_rng(0), AdaptiveTree(TableModel([np.full(30, 1 / 30)]), (1,))
+    q = np.stack([rng.dirichlet(np.full(30, 0.1 + 0.05 * b), 4) for b in range(16)])
+    q[:8] = np.where(q[:8] < 0.3 * q[:8].max(-1, keepdims=True), 0.0, q[:8])
+    q /= q.sum(-1, keepdims=True)
+    reaches = rng.random((16, 4)) * (rng.random((16, 4)) < 0.8)
+    reaches[:, 0] = 1.0
+    for quota in (1, 3, 6):
+        level, below = draft_adaptive_level(*top_tokens(torch.tensor(q), 30), torch.tensor(reaches), quota)
+        for b, (parents, tokens) in enumerate(zip(level.parents.tolist(), level.draft_tokens, strict=True)):
+            leaves = {(i,): Leaf(q[b, i], reach) for i, reach in enumerate(reaches[b]) if reach > 0}
+            counts = {node: n for node, n in law.num_drafts(leaves, quota).items() if n}
+            assert {(i,): parents.count(i) for i in parents if i >= 0} == counts
+            expected: dict[Prefix, float] = {}
+            for (i,), n in counts.items():
+                drafted = tokens[torch.tensor(parents) == i].numpy()
+                node = Node(otmd.Stratified(q[b, i], n), drafted, n)
+                expected |= leaves[i,].reaches_below((i,), node)
+            listed = zip(zip(parents, tokens.tolist(), strict=True), below[b].tolist(), strict=True)
+            assert {child: x for child, x in listed if child[0] >= 0} == pytest.approx(expected, rel=EXACT)
 
 
 # ---------------------------------------------------------------- random numbers
@@ -499,22 +485,13 @@ def test_philox_gives_the_published_numbers() -> None:
         assert " ".join(f"{x.item():08x}" for x in philox(given[:4], given[4:])) == answer
 
 
-def philox_in_numpy(counter: list[int], key: list[int]) -> list[int]:
-    (a, b, c, d), (u, v) = (np.array(x, np.uint64) for x in (counter, key))
-    low, word = np.uint64(0xFFFFFFFF), np.uint64(32)
-    for _ in range(10):
-        x, y = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
-        a, b, c, d = (y >> word) ^ b ^ u, y & low, (x >> word) ^ d ^ v, x & low
-        u, v = (u + np.uint64(0x9E3779B9)) & low, (v + np.uint64(0xBB67AE85)) & low
-    return [int(x) for x in (a, b, c, d)]
-
-
-def test_uniforms_depend_on_seed_and_offset_alone_and_are_those_of_numpy() -> None:
+def test_uniforms_depend_on_seed_and_offset_alone() -> None:
     seeds, offsets = [1, 1, 2**40 + 3, -5], [0, 1, 2**35, 7]
     uniforms = philox_uniforms(torch.tensor(seeds), torch.tensor(offsets), 5)
     for row, seed, offset in zip(uniforms, seeds, offsets, strict=True):
-        words = [x % 2**32 for x in (offset, offset >> 32, seed, seed >> 32)]
-        blocks = [philox_in_numpy([i, 0, *words[:2]], words[2:]) for i in range(3)]
+        words = [torch.tensor(x % 2**32) for x in (offset, offset >> 32, seed, seed >> 32)]
+        counters = [[torch.tensor(i), torch.tensor(0), *words[:2]] for i in range(3)]
+        blocks = [[x.item() for x in philox(counter, words[2:])] for counter in counters]
         numbers = [(x << 21 | y >> 11) / 2**53 for block in blocks for x, y in (block[:2], block[2:])]
         assert row.tolist() == numbers[:5]
     one = philox_uniforms(torch.tensor([1]), torch.tensor([1]), 3)
@@ -620,45 +597,29 @@ def test_links_are_walked_as_the_kernel_walks_them() -> None:
                     expected[firsts[i] + j] = above + parent
                     assert tree.candidates[b, firsts[i] + j] == drafted[i][b, j]
         assert walked == expected
-    assert tree.candidates[:, 0].tolist() == [9] * len(rows)
-    assert tree.retrieve_index.flatten().tolist() == list(range(rows.shape[0] * 6))
-
-
-@pytest.mark.parametrize("choose", [all_nodes, by_the_drafts])
-@pytest.mark.parametrize("shape", [(2, 2), (3, 1), (2, 1, 2)])
-def test_levels_come_back_from_links(shape: tuple[int, ...], choose: Callable[[Layer], list[int]]) -> None:
-    """Also where the drafts decide which nodes have drafts, so that nodes and levels are missing."""
-    target, draft = models(3, 1)
-    trees = every_tree(draft, shape, 3, choose)
-    if choose is by_the_drafts:
-        assert (len(trees.levels[1].nodes.unique()) > 1) == (shape != (3, 1))
-    rows = target_rows(target, trees)
-    tree = to_links(torch.zeros(len(rows), dtype=torch.int64), trees.levels)
-    levels = from_links(tree, [level.drafts.shape[1] for level in trees.levels])
-    for level, same in zip(trees.levels, levels, strict=True):
+    for level, same in zip(levels, from_links(tree, [3, 2]), strict=True):
         assert torch.equal(level.draft_tokens, same.draft_tokens)
         assert torch.equal(level.parents, same.parents)
-    for x, y in zip(score_tree(rows, trees.levels)[:2], score_tree(rows, levels)[:2], strict=True):
-        assert (x - y).abs().max() < EXACT
-    assert deviation(target, trees, levels) < EXACT
+    assert tree.candidates[:, 0].tolist() == [9] * len(rows)
+    assert tree.retrieve_index.flatten().tolist() == list(range(rows.shape[0] * 6))
 
 
 def test_the_kernels_outputs_are_those_of_verify_tree() -> None:
     """The same numbers give the same text; as in the kernel, paths are padded by −1."""
     lengths = set()
-    for seed, case in enumerate(("disjoint", "two tokens", "one-hot draft")):
-        target, draft = hostile()[case]
-        trees = every_tree(draft, (2, 2), 3)
-        rows, generator = target_rows(target, trees), torch.Generator().manual_seed(seed)
-        uniforms = torch.rand((len(rows), 2), generator=generator, dtype=torch.float64)
-        path, length, token = verify_tree(rows, trees.levels, uniforms)
-        out = linked(rows, trees.levels, uniforms)
+    for seed in range(30):
+        torch.manual_seed(seed)
+        rows, levels, _ = mixed_batch()
+        uniforms = torch.rand((len(rows), 2), dtype=torch.float64)
+        path, length, token = verify_tree(rows, levels, uniforms)
+        out = linked(rows, levels, uniforms)
         assert torch.equal(out[2].long(), length)
         index = path + rows.shape[1] * torch.arange(len(rows))[:, None]
         assert torch.equal(out[1][:, 1:].long(), torch.where(path >= 0, index, -1))
-        for b, nodes in enumerate(trees.prefixes):
-            end = nodes[path[b, length[b] - 1]] if length[b] else ()
-            assert sglang_text(b, out) == [*(end or ()), token[b].item()]
+        drafted = torch.cat([level.draft_tokens for level in levels], 1)
+        for b in range(len(rows)):
+            accepted = drafted[b, path[b, : length[b]] - 1].tolist()
+            assert sglang_text(b, out) == [*accepted, token[b].item()]
         unused = torch.ones(len(out[0]), dtype=torch.bool)
         unused[out[1][out[1] >= 0].long()] = False
         assert (out[0][unused] == -7).all()

@@ -15,6 +15,7 @@ import reference as naive
 from small_models import KINDS, along, model_pair
 
 import otmd
+from otmd.testing import check_tree_verifier
 from otmd.trees import (
     BlockVerification,
     GreedyMultiPath,
@@ -34,7 +35,7 @@ from otmd.trees import (
     target_distribution,
     tokens_per_step,
 )
-from otmd.trees.base import Context, Model
+from otmd.trees.base import Context
 from otmd.trees.random_choices import every_outcome
 
 ROUNDING = 1e-9
@@ -109,12 +110,6 @@ def test_one_path_verified_as_a_block_is_optimal(kind: str) -> None:
 # ---------------------------------------------------------------- hostile masses and other laws
 
 
-def deviation(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
-    """The largest difference of a sequence's probability from the target's."""
-    wanted = target_distribution(target, law.depth + 1)
-    return float(np.abs(output_distribution(rule, target, law) - wanted).max())
-
-
 @pytest.mark.parametrize(
     ("p", "q"),
     [
@@ -130,8 +125,9 @@ def deviation(rule: TreeVerifier, target: Model, law: TreeLaw) -> float:
 def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: int) -> None:
     target = TableModel([p, np.tile(p, (3, 1))])
     for shape in ((width,), (width, 2)):
-        law = TokenTree(TableModel([q]), shape)
-        assert deviation(Traversal(), target, law) <= 1e-12
+        output = output_distribution(Traversal(), target, TokenTree(TableModel([q]), shape))
+        expected = target_distribution(target, len(shape) + 1)
+        np.testing.assert_allclose(output, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +141,7 @@ def test_traversal_is_lossless_where_hardly_any_draft_mass_is_left(p, q, width: 
 @pytest.mark.parametrize("rule", [BlockVerification(), Traversal()])
 def test_a_draft_is_verified_by_the_law_that_drew_it(rule, make, expected: float) -> None:
     target, law = TableModel([[0.5, 0.5]]), make(TableModel([[0.75, 0.25]]))
-    assert deviation(rule, target, law) <= 1e-12
+    check_tree_verifier(rule, law, target)
     assert tokens_per_step(rule, target, law).value == pytest.approx(expected, abs=1e-12)
 
 
@@ -154,4 +150,4 @@ def test_greedy_multi_path_picks_tokens_of_tiny_mass(tiny: float) -> None:
     target = TableModel([[0.5, 0.3, 0.2]])
     for masses in ([1.0, tiny, 0.0], [0.5, 0.5, tiny], [tiny, 1.0, tiny]):
         law = IIDPaths(TableModel([np.array(masses) / sum(masses)]), 2, 2)
-        assert deviation(GreedyMultiPath(), target, law) < 1e-12
+        check_tree_verifier(GreedyMultiPath(), law, target)

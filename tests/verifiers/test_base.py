@@ -1,4 +1,4 @@
-"""The defaults of a verifier: enumeration, the laws of a user's class, and the checks of its answers."""
+"""The answers of a user's class are checked."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ import otmd
 from otmd.verifiers.prepared import PreparedVerifier
 
 P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])
-
-
-def test_a_verifier_without_bounds_of_its_own_is_enumerated() -> None:
-    class Enumerated(otmd.KSequential):
-        position_bounds = otmd.Verifier.position_bounds
-        curve_rates = otmd.Verifier.curve_rates
-
-    for n in (1, 2, 3):
-        law = otmd.WithReplacement(Q, n)
-        rate = otmd.acceptance_rate(otmd.KSequential(), P, law)
-        assert otmd.acceptance_rate(Enumerated(), P, law) == pytest.approx(rate, abs=1e-14)
 
 
 @pytest.mark.parametrize("faulty", ["accept_probs", "residual"])

@@ -22,13 +22,6 @@ def test_every_tuple_in_fractions(n: int) -> None:
         np.testing.assert_allclose(race_inclusion(q, n), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 8])
-@pytest.mark.parametrize("V", [20, 3000])
-def test_equal_tokens_are_drafted_equally(n: int, V: int) -> None:
-    """Each of V equal tokens is drafted with probability n/V: all heavy, near the limit, or all slow."""
-    np.testing.assert_allclose(race_inclusion(np.ones(V), n), n / V, rtol=1e-12)
-
-
 def test_two_drafts_have_a_closed_form() -> None:
     rng = np.random.default_rng(3)
     q = unit(10.0 ** rng.uniform(-9, 0, 5000))

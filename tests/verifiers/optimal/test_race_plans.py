@@ -6,7 +6,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 import pytest
-from strategies import Array, optimal_plan, unit
+from strategies import Array, optimal_plan, shared_tokens, unit
 
 import otmd
 from otmd.verifiers.optimal import ChoicePlan, race_plan
@@ -37,16 +37,6 @@ def assert_lossless(rule: otmd.PreparedVerifier, plan: ChoicePlan, law: otmd.Wit
     np.testing.assert_allclose(accepted, plan.accepted, rtol=1e-11, atol=1e-300)
 
 
-def mixed_tokens(plan: ChoicePlan) -> int:
-    """The number of tokens that are shared by two classes."""
-    shares = []
-    for side, members in ((plan.inner, plan.subset), (plan.outer, ~plan.subset)):
-        if side is not None:
-            tokens = np.flatnonzero(members)
-            shares.append(side.classes_of(tokens, np.zeros_like(tokens))[1][:, 0])
-    return sum(int(((share > 1e-6) & (share < 1 - 1e-6)).sum()) for share in shares)
-
-
 @pytest.mark.parametrize(
     ("V", "n", "threshold", "tol"),
     [
@@ -64,7 +54,7 @@ def test_a_vocabulary_that_is_all_tail(
     law = otmd.WithoutReplacement(unit(1.0 + 0.1 * rng.random(V)), n)
     target = unit(law.draft_probs * np.exp(0.8 * rng.standard_normal(V)))
     verifier, plan = optimal_plan(target, law, tol)
-    assert mixed_tokens(plan) > V // 2
+    assert shared_tokens(plan) > V // 2
     assert_lossless(verifier, plan, law)
     assert -1e-12 <= plan.bound - plan.rate <= max(tol, 1e-6)
 
@@ -79,7 +69,7 @@ def test_heavy_tokens_with_a_tail(n: int, tol: float) -> None:
         target = unit(draft * np.exp(1.5 * rng.standard_normal(10)))
         law = otmd.WithoutReplacement(draft, n)
         verifier, plan = optimal_plan(target, law, tol)
-        mixed += mixed_tokens(plan)
+        mixed += shared_tokens(plan)
         assert_lossless(verifier, plan, law)
         gap = plan.bound - plan.rate
         assert -1e-12 <= gap <= max(tol, 1e-9), seed

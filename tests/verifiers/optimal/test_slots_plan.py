@@ -119,17 +119,6 @@ def test_outputs_of_strict_orders(size: int, count: int) -> None:
             assert otmd.Optimal().certificate(target, law).gap <= 1e-9, (law, seed)
 
 
-def test_small_vocabularies_at_random() -> None:
-    """Three drafters with three tokens were once short by up to .05."""
-    rng = np.random.default_rng(83)
-    for _ in range(25):
-        size, count = rng.integers(2, 8), int(rng.integers(2, 4))
-        p, *rows = rng.dirichlet(np.full(size, 0.5), 1 + count)
-        for drafters in (rows, [p, *rows[1:]]):
-            law = otmd.Independent(drafters)
-            assert otmd.Optimal().certificate(p, law).gap <= 1e-9, (p, drafters)
-
-
 @pytest.mark.parametrize("scale", [0.0, 0.3])
 def test_a_target_that_sums_to_less(scale: float) -> None:
     """No draft is accepted for the rest of the target: the bound is 1 + min p(H) - q(H)^n with this p."""
