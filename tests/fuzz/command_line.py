@@ -14,7 +14,7 @@ from fuzz.records import _lines as record_lines
 from otmd.cli import main
 
 # Those that run language models are parsed and then end: their arguments are never right.
-COMMANDS = ("solve", "solve", "measure", "report", "audit", "collect", "decode", "demo", "")
+COMMANDS = ("solve", "solve", "measure", "plan", "audit", "collect", "decode", "demo", "")
 OPTIONS = (
     "--law", "--num-drafts", "--top", "--tol", "--json", "--temperature", "--top-k", "--top-p",
     "--min-p", "--verifier", "--false-alarm", "--target-temperature", "--target-top-k", "--draft-top-p",
@@ -54,7 +54,7 @@ def _arguments(choices: Choices) -> list[str]:
             found.append(choices.pick(OPTIONS))
         found.append(choices.text(12) if kind == 3 else choices.pick(VALUES))
     found = [word for word in found if word != "--debug"]
-    if command in ("collect", "decode", "demo"):
+    if command in ("collect", "plan", "decode", "demo"):
         found.append("--no-such-option")
     if command == "measure":
         found += ["--output", "out", "--quiet", "--workers", "1"]
