@@ -265,11 +265,11 @@ class SharedContinuations(CachedContinuations):
         self.noted = set[Prefix]()
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
-        wanted = {*prefixes, *self.noted}
+        together = {*prefixes, *self.noted}
         self.noted.clear()
-        if self.has_grown and self._slots and not wanted <= self._logits.keys():
+        if self.has_grown and self._slots and not together <= self._logits.keys():
             self._keep_texts()
-        super().read([*wanted])
+        super().read([*together])
 
     def _keep_texts(self) -> None:
         """Drop what was read of trees: the cache keeps the texts of the branches alone."""
