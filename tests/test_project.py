@@ -70,7 +70,7 @@ def run_page(text: str, name: str) -> None:
 QUICK_PAGES = {
     "README.md",
     "docs/tutorial.md",
-    *(f"docs/howto/{name}.md" for name in ("measure_a_pair", "bring_your_own_dump", "audit")),
+    *(f"docs/howto/{name}.md" for name in ("measure_a_pair", "audit")),
 }
 
 
