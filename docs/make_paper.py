@@ -44,6 +44,8 @@ def anchor(heading: str) -> str:
 def page_text(name: str) -> str:
     """The page with links that work inside one document; links to other pages keep their words."""
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8").replace(r"$\square$", "□")
+    # The navigation of the site.
+    text = re.sub(r"```\{toctree\}.*?```", "", text, flags=re.DOTALL)
 
     def link(found: re.Match[str]) -> str:
         words, page, place = found.groups()
