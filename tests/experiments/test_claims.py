@@ -32,6 +32,7 @@ TASKS = [
     (spectr_acceptance.acceptance, {"family": "Zipf", "target": 0.8, "draft": 0.5}),
     (spectr_floor.worst, {"num_drafts": 2, "tokens": 2, "start": 0}),
     (spechub_toy.pairs, {"vocab_size": 5, "temperature": 1.0, "likeness": 0.7}),
+    (draft_quality.rates, {"family": "missing", "quality": 0.7}),
 ]
 
 
