@@ -111,9 +111,8 @@ def branches(model: Draft, texts: Sequence[Sequence[int]]) -> list[Continuations
 
     if not isinstance(model, LanguageModel):
         return [continuations(model, text) for text in texts]
-    together = SharedContinuations(model.model, model.token_count, ())
-    together.branches = [Branch(together, tuple(text)) for text in texts]
-    return [*together.branches]
+    together = SharedContinuations(model.model, model.token_count, [tuple(text) for text in texts])
+    return [Branch(together, number) for number in range(len(texts))]
 
 
 class Recomputed(Continuations):
@@ -137,9 +136,14 @@ class Recomputed(Continuations):
 class Branch(Continuations):
     """Continuations of one of several texts that a language model reads together, as paths of one tree."""
 
-    def __init__(self, together: SharedContinuations, text: Prefix) -> None:
+    def __init__(self, together: SharedContinuations, number: int) -> None:
         self._together = together
-        self.text = text
+        self._number = number
+
+    @property
+    def text(self) -> Prefix:
+        """The tokens of the text."""
+        return self._together.texts[self._number]
 
     def read(self, prefixes: Sequence[Prefix], /) -> None:
         self._together.noted |= {(*self.text, *prefix) for prefix in prefixes}
@@ -148,7 +152,7 @@ class Branch(Continuations):
         return self._together.logits([(*self.text, *prefix) for prefix in prefixes])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self.text = (*self.text, *tokens)
+        self._together.texts[self._number] = (*self.text, *tokens)
         self._together.has_grown = True
 
 
@@ -256,11 +260,12 @@ class CachedContinuations(Continuations):
 class SharedContinuations(CachedContinuations):
     """Continuations of the empty text, of which the texts of all branches are paths."""
 
-    branches: Sequence[Branch] = ()
     has_grown = False
 
-    def __init__(self, model: PreTrainedModel, token_count: int, tokens: Sequence[int]) -> None:
-        super().__init__(model, token_count, tokens)
+    def __init__(self, model: PreTrainedModel, token_count: int, texts: list[Prefix]) -> None:
+        super().__init__(model, token_count, ())
+        # The branches' texts, not the branches, so that no cycle of references keeps the cache.
+        self.texts = texts
         # Prefixes that the next call reads as well.
         self.noted = set[Prefix]()
 
@@ -274,7 +279,8 @@ class SharedContinuations(CachedContinuations):
     def _keep_texts(self) -> None:
         """Drop what was read of trees: the cache keeps the texts of the branches alone."""
         kept = {}
-        for text in {branch.text for branch in self.branches}:
+        # The last token is left out, so that the next call computes the logits after it.
+        for text in {text[:-1] for text in self.texts}:
             while text and text not in self._slots:
                 text = text[:-1]
             kept[text] = self._slots.get(text, ())

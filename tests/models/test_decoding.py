@@ -92,7 +92,7 @@ def test_of_branches_that_have_grown_only_the_texts_are_kept(tiny: LanguageModel
         # What was accepted, and a token that was not read.
         for branch, token in zip(read, (10, 11, 12), strict=True):
             branch.extend((token, 5))
-    texts = {text[:end] for text in (b.text for b in read) for end in range(1, len(text) + 1)}
+    texts = {text[:end] for text in shared.texts for end in range(1, len(text) + 1)}
     assert shared._size < len(texts) + 3 * 20
 
 

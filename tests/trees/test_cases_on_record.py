@@ -348,7 +348,6 @@ def passes(step: Callable[..., list[Prefix]], texts: list[Prefix]) -> None:
     assert_step_lossless(step, target, draft, depth=2, prefixes=texts, num_samples=4_000)
 
 
-@pytest.mark.slow
 def test_a_mask_that_is_never_passed_on_is_wrong_in_batches_only() -> None:
     passes(padded, TEXTS)
     faulty = partial(padded, masked=False)
