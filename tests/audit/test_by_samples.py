@@ -241,3 +241,13 @@ def test_the_parts_of_the_total_variation_sum_to_it():
     text = str(found)
     assert "(2,): drafted with probability 0.6, part of the total variation 0.5" in text
     assert "not lossless: total variation 0.5 from the target" in text
+
+
+def test_a_sound_verifier_is_within_its_bounds():
+    p, law = np.array([0.6, 0.3, 0.1]), otmd.WithReplacement([0.2, 0.2, 0.6], 2)
+    report = audit.losslessness(otmd.RecursiveRejection(), p, law, 2_000, rng=0)
+    assert report.verdict.startswith("no fault found in 2000 samples")
+    accepted = report.acceptance
+    assert accepted.low < accepted.rate < accepted.high
+    assert accepted.low <= otmd.acceptance_rate(otmd.RecursiveRejection(), p, law) <= accepted.high
+    assert accepted.ceiling >= otmd.optimal_acceptance(p, law).rate - 1e-12

@@ -20,6 +20,8 @@ def test_many_positions_are_averaged_and_leading_axes_broadcast() -> None:
     assert row.rate == pytest.approx(np.mean(each), abs=1e-12)
     assert row.error == pytest.approx(np.std(each, ddof=1) / np.sqrt(6), abs=1e-12)
     assert row.positions == 6
+    best = otmd.optimal_acceptance(p, otmd.WithReplacement(q, 2)).rate
+    assert row.optimal == pytest.approx(np.mean(best), abs=1e-12)
     assert (np.diff([row.rate for row in table]) <= 1e-12).all()
     assert {row.num_drafts for row in table} == {1, 2}
 
