@@ -9,6 +9,7 @@ import golden
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("compiled")
 WRITTEN: dict[str, dict[str, golden.Values]] = json.loads(golden.FILE.read_text("utf-8"))
 INSTANCES = [
     pytest.param(group, instance, id=f"{group}: {name}")

@@ -79,6 +79,14 @@ def test_verifiers(p, q, n: int, name: str, value: Fraction, cut) -> None:
     assert rate == pytest.approx(float(value), rel=0, abs=TOLERANCE)
 
 
+def test_k_sequential() -> None:
+    p, q = fractions("1/3,0,2/3"), fractions("1/3,1/3,1/3")
+    prepared = otmd.KSequential().prepare(np.array(p, float), otmd.WithReplacement(np.array(q, float), 2))
+    # The first draft shows the scale: token 0 is accepted with probability p/(ρ q).
+    for rho in (reference.k_seq_rho(p, q, 2), 1 / prepared.accept_probs(np.array([0, 0]))[0]):
+        assert rho == pytest.approx(1.434259, abs=1e-6)
+
+
 def test_a_subset_law_and_one_after_another_are_kept_apart() -> None:
     """The two laws that secondary sources take for one another."""
     q = fractions("1/2,3/10,1/5")

@@ -1,4 +1,4 @@
-"""Distributions checked and scaled, against fractions; what is off by rounding gives probabilities."""
+"""Distributions checked and scaled, against fractions; logits turned into them, by hand."""
 
 from __future__ import annotations
 
@@ -138,6 +138,25 @@ def test_laws_and_verifiers_of_rows_that_are_off_by_rounding(name: str) -> None:
             for probs in found:
                 assert np.min(probs) >= 0.0
                 assert np.max(probs) <= 1.0
+
+
+def test_logits_by_hand() -> None:
+    """With NumPy alone; test_transformers_warpers.py tries every order of the steps."""
+    logits = np.log([4.0, 3.0, 2.0, 1.0])
+    for options, weights in (
+        ({"temperature": 0.0}, [1, 0, 0, 0]),
+        ({"temperature": 0.5}, [16, 9, 4, 1]),
+        ({"top_k": 2}, [4, 3, 0, 0]),
+        ({"top_p": 0.6}, [4, 3, 0, 0]),
+        ({"top_p": 0.8}, [4, 3, 2, 0]),
+        ({"min_p": 0.6}, [4, 3, 0, 0]),
+        # top-k first changes what top-p sees: only one of 4/7 and 3/7 is needed for 0.5.
+        ({"top_k": 2, "top_p": 0.5}, [1, 0, 0, 0]),
+    ):
+        probs = otmd.probs_from_logits(logits, **options)
+        np.testing.assert_allclose(probs, np.array(weights) / sum(weights), rtol=1e-12)
+    # Ties at the threshold of top-k all stay.
+    assert (otmd.probs_from_logits([1.0, 0.0, 0.0], top_k=2) > 0).all()
 
 
 NO = np.zeros(3)

@@ -64,6 +64,18 @@ def test_optimum_agrees_with_twin_and_floats(name: str) -> None:
     assert compared > 20
 
 
+def test_pairs_whose_ratios_overflow() -> None:
+    """Masses from 1 down to the smallest float64, some of them nearly equal."""
+    rng = np.random.default_rng(7)
+    for faintest in (8, 300, 316, 323) * 3:
+        p, q = rng.uniform(1, 9, (2, 4)) * 10.0 ** -rng.choice([0.0, faintest], (2, 4))
+        p, q = p / p.sum(), q / q.sum()
+        table = exact.without_replacement(reference.exact(q.tolist()), 3)
+        best = exact.optimal_acceptance(reference.exact(p.tolist()), table)
+        rate = otmd.optimal_acceptance(p, otmd.WithoutReplacement(q, 3)).rate
+        assert rate == pytest.approx(float(best.rate), rel=0, abs=1e-12)
+
+
 def test_what_counts_as_a_number() -> None:
     table = exact.with_replacement([0.25, 0.25, 0.5], 2)
     for p in (

@@ -59,8 +59,8 @@ def weights_with_ties(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield p, rows / rows.sum(axis=1, keepdims=True)
 
 
-def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halving alone does not: a box between two reachable values of q(H) shrinks to rounding."""
+def test_against_all_subsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halving alone does not end: a box between two reachable values of q(H) shrinks to rounding."""
     boxes = 0
 
     def counted(*arguments):
@@ -76,7 +76,7 @@ def test_it_ends_where_masses_jump_over_a_box(monkeypatch: pytest.MonkeyPatch) -
         ([0.2, 0.4, 0.4, 0], [[0, 0.5, 0.5, 0], [1 / 3, 0, 1 / 3, 1 / 3]]),
     ]
     cases = [(np.array(p), np.array(rows)) for p, rows in known]
-    for p, rows in [*cases, *weights_with_ties(200)]:
+    for p, rows in [*cases, *weights_with_ties(200), *random_positions(150)]:
         boxes = 0
         subset, value = independent_cut(p, Slots.overlapping(rows))
         assert abs(value - least_of_all_subsets(p, rows)) < 1e-12

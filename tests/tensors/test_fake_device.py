@@ -87,6 +87,9 @@ CALLS: dict[str, Callable[[Arguments], object]] = {
     "target-only rates": lambda x: tensors.target_only_rates(x["p"], x["q"], COUNT, validate=False),
     "optimal loss": lambda x: trained(tensors.acceptance_loss, x, COUNT, "optimal"),
     "stratified loss": lambda x: trained(tensors.acceptance_loss, x, COUNT, "stratified"),
+    "loss of chains": lambda x: trained(
+        tensors.tokens_per_step_loss, x | {"q": x["q"][:2]}, x["drafts"][:, :2, 0]
+    ),
     "loss of trees": lambda x: trained(tensors.tokens_per_step_loss, x, x["drafts"][..., 0], COUNT),
     "greedy": lambda x: tensors.probs_from_logits(x["p"], 0.0),
     "warm": lambda x: tensors.probs_from_logits(x["p"], 0.7),

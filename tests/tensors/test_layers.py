@@ -56,15 +56,15 @@ HALF = (torch.float16, torch.bfloat16, torch.float32)
 class OnTensors(TreeVerifier):
     """The functions on tensors as a verifier of trees whose drafts are strata of the k most likely tokens.
 
-    ``linked`` sends the levels through SGLang's layout; ``dtype`` is that of the target's rows, which are
-    read from ``target``, by default the target.
+    ``linked`` sends the levels through SGLang's layout; ``dtype`` is that of the rows, which are read from
+    ``target`` and ``draft``, by default the target and the tree's draft model.
     """
 
     def __init__(
-        self, k=9, functions=layers, linked=False, dtype=torch.float64, target=None, **options
+        self, k=9, functions=layers, linked=False, dtype=torch.float64, target=None, draft=None, **options
     ) -> None:
         self.k, self.functions, self.linked = k, functions, linked
-        self.dtype, self.target, self.options = dtype, target, options
+        self.dtype, self.target, self.draft, self.options = dtype, target, draft, options
         self.scored: dict = {}
 
     def levels(self, context: Context, tree: DraftTree) -> tuple[list[Level], list[Prefix | None]]:
@@ -78,10 +78,9 @@ class OnTensors(TreeVerifier):
         while drafting := [
             (i, x, node) for i, x in enumerate(layer) if x is not None and (node := tree.node(x))
         ]:
-            q = [context.draft(x) for _, x, _ in drafting]
-            mass, tokens = top_tokens(
-                torch.tensor(np.array([[*q, np.full(q[0].size, 1 / q[0].size)]])), self.k
-            )
+            q = [(self.draft or context.draft)(x) for _, x, _ in drafting]
+            rows = torch.tensor(np.array([[*q, np.full(q[0].size, 1 / q[0].size)]]))
+            mass, tokens = top_tokens(rows.to(self.dtype), self.k)
             counts = torch.tensor([[*(node.tokens.size for *_, node in drafting), 1]])
             nodes = torch.tensor([[*(i for i, *_ in drafting), -1]])
             level = draft_level(mass, tokens, counts, int(counts.sum()), nodes)
@@ -122,6 +121,42 @@ class OnTensors(TreeVerifier):
     def expected_tokens(self, context: Context, tree: DraftTree, *, rng=None) -> float:
         """The sum of the scores, which is unbiased for the tokens per step."""
         return float(self.score(context, tree)[1].sum())
+
+
+class OnAdaptiveLevels(OnTensors):
+    """The levels are those of draft_adaptive_level, by the random numbers that draw the tree's drafts."""
+
+    def __init__(self, quotas: tuple[int, ...], **options) -> None:
+        super().__init__(**options)
+        self.quotas, self.counts = quotas, set()
+
+    def levels(self, context: Context, tree: DraftTree) -> tuple[list[Level], list[Prefix | None]]:
+        levels: list[Level] = []
+        layer: list[Prefix | None] = [()]
+        prefixes, reaches = layer, torch.ones((1, 1), dtype=torch.float64)
+        for quota in self.quotas:
+            q = torch.tensor(np.array([[self.draft(x or ()) for x in layer]]))
+            given = *top_tokens(q, self.k), reaches, quota
+            level = draft_adaptive_level(*given)[0]
+            nodes = [tree.node(x) if x is not None else None for x in layer]
+            counts = [node.tokens.size for node in nodes if node]
+            drafts = [
+                i * level.tokens.shape[2] + level.tokens[0, i].tolist().index(y)
+                for i, node in enumerate(nodes)
+                if node
+                for y in node.tokens.tolist()
+            ]
+            uniforms = torch.zeros((1, quota), dtype=torch.float64)
+            middles = (level.inclusion.flatten().cumsum(0) - level.inclusion.flatten() / 2)[drafts]
+            uniforms[0, : len(drafts)] = middles - torch.arange(len(drafts))
+            level, reaches = draft_adaptive_level(*given, uniforms)
+            assert level.drafts[0].tolist() == drafts + [-1] * (quota - len(drafts))
+            drawn = zip(level.parents[0].tolist(), level.draft_tokens[0].tolist(), strict=True)
+            layer = [None if y < 0 else (*(layer[i] or ()), y) for i, y in drawn]
+            self.counts.add(tuple(sorted(counts)))
+            levels.append(level)
+            prefixes = prefixes + layer
+        return levels, prefixes
 
 
 def models(vocab_size: int, seed: int) -> tuple[TableModel, TableModel]:
@@ -280,10 +315,15 @@ def test_hostile_trees(name: str, linked: bool) -> None:
     check_tree_verifier(OnTensors(linked=linked), tree, target)
 
 
-@pytest.mark.parametrize("quotas", [(3,), (2, 3), (1, 2, 2), (4, 5)])
-def test_adaptive_trees(quotas: tuple[int, ...]) -> None:
-    target, draft = models(3, 0)
-    check_tree_verifier(OnTensors(), AdaptiveTree(draft, quotas), target)
+@pytest.mark.parametrize(("quotas", "k"), [((3,), 2), ((2, 3), 3), ((2, 2, 2), 2), ((4, 5), 3)])
+def test_adaptive_trees(quotas: tuple[int, ...], k: int) -> None:
+    target, draft = models(3, 2)
+    kept = [np.where(table >= np.sort(table)[..., [-k]], table, 0.0) for table in draft.tables]
+    same = TableModel([table / table.sum(axis=-1, keepdims=True) for table in kept])
+    rule = OnAdaptiveLevels(quotas, k=k, draft=draft)
+    check_tree_verifier(rule, AdaptiveTree(same, quotas), target)
+    # Numbers of drafts differ between the nodes of a level.
+    assert quotas != (2, 3) or (1, 2) in rule.counts
 
 
 def test_masses_hundreds_of_orders_of_magnitude_apart() -> None:
@@ -339,17 +379,22 @@ def test_a_faulty_copy_is_found(monkeypatch: pytest.MonkeyPatch, fault: str) -> 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_precision(dtype: torch.dtype) -> None:
-    """The target is what the rounded numbers say, divided by their sum."""
+    """Target and draft are what the rounded numbers say, divided by their sum."""
     target, draft = models(3, 2)
-    tree = TokenTree(draft, (2, 2), otmd.Stratified)
-    rounded = [torch.tensor(table).to(dtype).double().numpy() for table in target.tables]
-    same = TableModel([table / table.sum(axis=-1, keepdims=True) for table in rounded])
-    rule = OnTensors(dtype=dtype, target=target)
-    check_tree_verifier(rule, tree, same)
+    same, drawn = (
+        TableModel([x / x.sum(axis=-1, keepdims=True) for x in rounded])
+        for rounded in (
+            [torch.tensor(table).to(dtype).double().numpy() for table in model.tables]
+            for model in (target, draft)
+        )
+    )
+    rule = OnTensors(dtype=dtype, target=target, draft=draft)
+    check_tree_verifier(rule, TokenTree(drawn, (2, 2), otmd.Stratified), same)
     if dtype != torch.float32:
-        # A control: undivided, the numbers in half precision are another target.
-        with pytest.raises(AssertionError, match="output_distribution of"):
-            check_tree_verifier(rule, tree, target)
+        # Controls: undivided, the numbers in half precision are another target and another draft.
+        for p, q in ((target, drawn), (same, draft)):
+            with pytest.raises(AssertionError, match="output_distribution of"):
+                check_tree_verifier(rule, TokenTree(q, (2, 2), otmd.Stratified), p)
 
 
 def test_one_position_is_a_tree_of_one_level() -> None:

@@ -27,6 +27,7 @@ from otmd.trees import (
     tokens_per_step,
 )
 from otmd.trees.base import Context
+from otmd.trees.inclusion import _listed_with
 from otmd.trees.random_choices import Sampled, every_outcome
 
 
@@ -84,6 +85,17 @@ def test_the_bound_is_its_formula_on_trees_and_along_texts(kind: str) -> None:
         texts = [text for text in product(range(3), repeat=law.depth) if probs[text] > 0]
         bounds = [rule.along(context, text) for text in texts]
         assert np.dot([probs[text] for text in texts], bounds) == pytest.approx(bound, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["without-replacement", "independent", "with-replacement"])
+def test_the_bound_by_closed_forms_is_that_of_all_tuples(name: str, monkeypatch) -> None:
+    target, draft = model_pair("peaked", 2, vocab_size=4)
+    context = Context(target, TokenTree(draft, (3, 1), VARIANTS[name]))
+    texts = [*product(range(4), repeat=2)][::3]
+    bounds = [InclusionBound().along(context, text) for text in texts]
+    monkeypatch.setattr("otmd.trees.inclusion._drafts_with", _listed_with)
+    listed = [InclusionBound().along(context, text) for text in texts]
+    assert bounds == pytest.approx(listed, abs=1e-12)
 
 
 class BySibling(TreeLaw):

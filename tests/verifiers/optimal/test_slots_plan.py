@@ -53,6 +53,16 @@ def test_more_than_the_preference_rule() -> None:
     assert proof.upper_bound - otmd.acceptance_rate(otmd.Preference(), target, law) > 1e-3
 
 
+def test_small_vocabularies_at_random() -> None:
+    """Three drafters with three tokens were once short by up to .05."""
+    rng = np.random.default_rng(83)
+    for _ in range(10):
+        size, count = rng.integers(2, 8), rng.integers(2, 4)
+        p, *rows = rng.dirichlet(np.full(size, 0.5), 1 + count)
+        for law in (otmd.Independent(rows), otmd.Independent([p, *rows[1:]])):
+            assert otmd.Optimal().certificate(p, law).gap <= 1e-9, (p, law)
+
+
 def test_mixtures_of_the_drafters_and_ties() -> None:
     for seed in range(2):
         _, *rows = drafters(4, 3, seed=seed)
@@ -223,6 +233,12 @@ def test_rates_and_their_slopes(copies: tuple[int, ...], spread: float, rejects:
             slope = -(low2 - 8 * low + 8 * high - high2) / 12e-3
             others = np.arange(log_weights.size) != g
             np.testing.assert_allclose(coupling[g, others], slope[others], atol=1e-10)
+
+
+def test_a_coarser_quadrature_would_be_noticed() -> None:
+    """A control: with every fourth node, the rates are off by a hundred times their tolerance."""
+    times, steps = clock_quadrature(1e-3, 1.0)
+    assert abs(4 * steps[::4] @ np.exp(-times[::4]) - 1.0) > 1e-11
 
 
 @pytest.mark.parametrize("copies", [(1,), (4,), (2, 1), (1, 1, 1)])
