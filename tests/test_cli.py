@@ -527,7 +527,9 @@ def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(tmp_path, monke
         with monkeypatch.context() as unmeasured:
             unmeasured.setattr("otmd.study.runner.compute_parts", None)
             assert main([*arguments, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["trees"]
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["trees"]
+        assert answer["figures"] == [str(folder / "gaps.png"), str(folder / "gaps.pdf")]
         assert main(warm) == 1
         assert "give --overwrite to replace it" in capsys.readouterr().err
         assert main([*warm, "--overwrite"]) == 0

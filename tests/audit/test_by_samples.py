@@ -129,6 +129,7 @@ def test_samples_may_come_in_pieces():
     assert pieces.log_wealth == pytest.approx(at_once.log_wealth)
     assert (pieces.detected_at, pieces.num_samples) == (at_once.detected_at, 3_000)
     assert pieces.worst == at_once.worst
+    assert "token     observed     expected" in str(at_once)
 
 
 def test_one_hot_targets_and_a_vocabulary_of_one():

@@ -43,6 +43,15 @@ def test_rows_come_in_the_order_of_the_dataset_and_of_the_settings(table, datase
     first = table.filter(pl.col("index") == 0)
     assert first["prompt_id"].unique().to_list() == [dataset.positions[0].prompt_id]
     assert first["law"].unique(maintain_order=True).to_list() == [law.__name__ for law in DEFAULT_LAWS]
+    numbers = first.filter(temperature=0.6).group_by("law", "num_drafts").len()
+    assert {(law, n): number for law, n, number in numbers.iter_rows()} == {
+        **{("WithReplacement", n): 4 for n in range(1, 5)},
+        **{("WithoutReplacement", n): 4 if n == 1 else 2 for n in range(1, 5)},
+        **{("Stratified", n): 4 if n == 1 else 3 for n in range(1, 5)},
+        **{("Greedy", n): 4 if n == 1 else 2 for n in range(1, 5)},
+        **{("TopK", n): 1 for n in range(1, 5)},
+        ("Hub", 2): 3,
+    }
     steps = first.select("temperature", "top_k").unique(maintain_order=True).rows()
     assert steps == [(0.6, None), (1.0, None), (1.0, 3)]
     rated = table.filter(pl.col("gap").is_not_null())
