@@ -522,10 +522,14 @@ def test_the_demo_goes_on_and_replaces_or_refuses_other_settings(tmp_path, monke
     assert "T = 1: take 2 " in out[out.index("gap = α* − rate") :]
     warm = [*arguments, "--json", "--temperature", "1"]
     with monkeypatch.context() as patched:
-        # What is there is read, without a model.
+        # What is there is read, and not measured again, without a model.
         patched.setattr("otmd.models.load_target", None)
-        assert main([*arguments, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["trees"]
+        with monkeypatch.context() as unmeasured:
+            unmeasured.setattr("otmd.study.runner.compute_parts", None)
+            assert main([*arguments, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["trees"]
+        assert answer["figures"] == [str(folder / "gaps.png"), str(folder / "gaps.pdf")]
         assert main(warm) == 1
         assert "give --overwrite to replace it" in capsys.readouterr().err
         assert main([*warm, "--overwrite"]) == 0

@@ -64,3 +64,20 @@ def test_what_is_missing_or_no_number_is_caught_and_more_may_be_attained() -> No
         ({"tokens layer": 1.75}, 1),
     ):
         assert len(deviations(instance, given)) == number
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "key", "shift"),
+    [
+        ("position greedy", "random, V=2", "optimum", 1e-9),
+        ("position with-replacement", "random, V=4", "rate k-sequential", 1e-9),
+        ("tree iid-paths", "random, [1, 3]", "best tokens", -0.1),
+        ("tree iid-paths", "random, [1, 3]", "tokens bound", -0.1),
+    ],
+)
+def test_a_wrong_answer_is_not_written(group: str, name: str, key: str, shift: float) -> None:
+    given = WRITTEN[group][name]["in"]
+    out = golden.values(group, given)
+    golden.check(group, given, out)
+    with pytest.raises(AssertionError):
+        golden.check(group, given, out | {key: (np.array(out[key]) + shift).tolist()})

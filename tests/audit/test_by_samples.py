@@ -129,6 +129,7 @@ def test_samples_may_come_in_pieces():
     assert pieces.log_wealth == pytest.approx(at_once.log_wealth)
     assert (pieces.detected_at, pieces.num_samples) == (at_once.detected_at, 3_000)
     assert pieces.worst == at_once.worst
+    assert "token     observed     expected" in str(at_once)
 
 
 def test_one_hot_targets_and_a_vocabulary_of_one():
@@ -140,7 +141,7 @@ def test_one_hot_targets_and_a_vocabulary_of_one():
         assert "so there is nothing random to test" in report.verdict
         running = audit.SequentialAudit(target, law)
         running.update(drafts, tokens)
-        assert not running.faulty
+        assert running.verdict == "no fault found so far, in 100 samples"
 
 
 @pytest.mark.slow

@@ -172,6 +172,8 @@ def test_a_fault_shows_the_pattern_of_its_line(fault, name):
     assert report.outcome == "FAULTY"
     assert pattern.seen <= signs(report)
     assert not pattern.unseen & signs(report)
+    sentence = "the drafts were not drawn from the recorded draft distribution"
+    assert (sentence in report.verdict) == bool(signs(report) & {"drafts: q", "drafts: token id"})
     causes = [f"Usual cause of such rows: {event.usually}" for event in report.events]
     assert not causes or any(cause in str(report) for cause in causes)
     if report.acceptance.too_high:

@@ -44,7 +44,10 @@ def test_improbable_rows_are_listed():
     (event,) = found.events
     assert (event.kind, event.num_rows) == ("output_improbable", 5)
     assert event.first_rows == tuple(improbable()[1])
-    assert recorded_run(improbable(sound=True)[0], "none").outcome == "PASS"
+    assert "5 rows have an output token that is too improbable for this number of rows" in found.verdict
+    sound = recorded_run(improbable(sound=True)[0], "none")
+    assert sound.outcome == "PASS"
+    assert "would have been found with probability 0.9 if it shows over all 2,000" in str(sound)
     row = {"target_probs": [0.5, 0.5], "draft_probs": [1 - 1e-22, 1e-22], "draft_tokens": [1]}
     (event,) = recorded_run([row | {"output_token": 1}]).events
     assert event.kind == "draft_improbable"
@@ -170,6 +173,9 @@ def test_a_pass_rests_on_the_outputs_of_steps_with_drafts():
     """An n-gram run: few positions have drafts, at first too few."""
     rng = np.random.default_rng(2)
     rows = plain(700, rng)
+    none = recorded_run(rows, bias=0.2)
+    assert none.outcome == "INCONCLUSIVE"
+    assert "no drafts were recorded: nothing about speculation was tested" in none.verdict
     drafted = {"draft_probs": Q, "draft_tokens": [2]}
     few = [row | drafted if i % 60 == 0 else row for i, row in enumerate(rows)]
     found = recorded_run(few, "fixed", bias=0.2)

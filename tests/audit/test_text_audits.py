@@ -20,6 +20,13 @@ def written(count, seed, wrong_at=-1):
     return chain_texts(np.random.default_rng([11, seed]), TABLE, count, wrong_at)
 
 
+def test_the_power_is_stated():
+    report = texts(written(100, 0), oracle, bias=0.15)
+    assert 0.1 < report.detectable < 0.15
+    assert "800 tokens" in report.verdict
+    assert "depth" not in str(report)
+
+
 def test_a_fault_at_one_token_index_is_found_there():
     report = texts(written(200, 2, wrong_at=3), oracle)
     assert report.faulty

@@ -46,6 +46,24 @@ def test_stored_rows_are_those_of_the_code(function, chosen) -> None:
     assert_frame_equal(rows, stored, abs_tol=1e-6, rel_tol=0)
 
 
+def test_the_inequalities_of_the_claims_hold_on_another_sweep() -> None:
+    rng = np.random.default_rng(1)
+    for family in ("Bernoulli", "Zipf"):
+        rates = pl.DataFrame([*spectr_acceptance.acceptance(rng, family, 0.6, 0.2, 20, 3)])
+        order = ["floor", "floor_n", "k_sequential", "optimal", "bound"]
+        assert (np.diff(rates.select(order).to_numpy()) >= -1e-12).all()
+        assert (rates["recursive_rejection"] <= rates["k_sequential"] + 1e-12).all()
+    (searched,) = spectr_floor.worst(rng, 2, 2, 0)
+    assert searched["ratio"] == pytest.approx(8 / 9, abs=1e-6)
+    assert searched["ratio"] > searched["floor"]
+    hubs = pl.DataFrame([*spechub_toy.pairs(rng, 5, 0.5, 0.7, 60)])
+    certain = hubs.filter(pl.col("top_draft") >= 0.5)
+    assert 0 < certain.height < hubs.height
+    assert (certain["hub"] >= certain["optimal_with"] - 1e-12).all()
+    assert (hubs["optimal_without"] >= hubs["optimal_with"] - 1e-12).all()
+    assert (hubs["recursive_with"] <= hubs["recursive_without"] + 1e-9).all()
+
+
 def test_drafts_of_known_rates_have_them() -> None:
     rng = np.random.default_rng(0)
     families = ("noise", "surplus", "missing", "equal", "disjoint", "most likely token")

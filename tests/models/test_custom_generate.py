@@ -1,5 +1,6 @@
 """The folder ``custom_generate`` of a repository: two files without otmd, which transformers loads."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,17 @@ def repository(tmp_path):
     for name in ("generate.py", "layers.py"):
         shutil.copy(Path(copied.__file__).with_name(name), folder)
     return folder.parent
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("layers", {"torch"}), ("generate", {"torch", "transformers", ".layers"})]
+)
+def test_the_files_import_no_more(name, needed) -> None:
+    nodes = [*ast.walk(ast.parse(Path(copied.__file__).with_name(f"{name}.py").read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += ["." * node.level + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)]
+    imported = {name if name.startswith(".") else name.partition(".")[0] for name in names}
+    assert imported - sys.stdlib_module_names == needed
 
 
 @pytest.mark.slow

@@ -205,6 +205,8 @@ REFUSED = {
         (generated(draft_top_k=0), "draft_top_k: got 0"),
         (generated(output_attentions=True), "output_attentions: got an input beyond"),
         (generated(prompt_lookup_num_tokens=3), "prompt_lookup_num_tokens: got 3"),
+        (generated(cache_implementation="static"), "cache_implementation: got 'static'"),
+        (generated(num_assistant_tokens=5), "num_assistant_tokens: got 5"),
         (generated(use_cache=False), "use_cache: got False"),
     ],
     "custom_generate": [

@@ -29,6 +29,8 @@ def test_many_positions_are_averaged_and_leading_axes_broadcast() -> None:
 def test_prints_as_a_table_and_converts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     table = compare(P, Q, [2])
+    # Of one position, there is none.
+    assert {row.error for row in table} == {None}
     lines = repr(table).splitlines()
     assert lines[0].split()[:3] == ["law", "verifier", "n"]
     assert len(lines) == len(table) + 1

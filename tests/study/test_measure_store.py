@@ -30,15 +30,16 @@ def test_another_process_may_be_first(dataset, tmp_path, monkeypatch):
     assert not (tmp_path / "here" / "parts").exists()
 
 
-def test_another_run_at_the_same_time_is_refused(dataset, tmp_path):
+@pytest.mark.parametrize("changes", [{}, {"num_drafts": (1,)}])
+def test_another_run_at_the_same_time_is_refused(dataset, tmp_path, changes):
     """So settings are not mixed, and no part of the first run is removed."""
     record = settings_of(dataset, tmp_path / "elsewhere")
     first = Store(tmp_path / "here", record, LAYOUT)
     with first.held():
         with pytest.raises(FolderLockedError, match="Wait for it"):
-            quick(dataset, output=tmp_path / "here", num_drafts=(1,))
+            quick(dataset, output=tmp_path / "here", **changes)
         assert json.loads((tmp_path / "here" / "measurement.json").read_text("utf-8")) == record
-    quick(dataset, output=tmp_path / "here", num_drafts=(1,))
+    quick(dataset, output=tmp_path / "here", **changes)
 
 
 def settings_of(dataset, folder: Path) -> dict[str, Any]:

@@ -64,6 +64,10 @@ def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
     assert f"{100 * row['rate']:.1f}  {100 * row['gap']:5.2f} ±{margin:.2f}" in text
     assert f"{100 * row['optimal']:.1f} ±" in text
 
+    assert "18 positions of 6 prompts" in text
+    assert "undefined" in text
+    # It serves one draft alone, where it is optimal.
+    assert "maximal coupling" not in text
     # Nothing is cut off in eighty columns.
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
