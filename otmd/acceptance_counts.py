@@ -25,7 +25,7 @@ class AcceptanceCounts:
     """Steps of a run, and the drafts that were accepted in them, with every rate that is called acceptance.
 
     A step calls the target once, accepts the first few of its drafts along one path, and adds one more token,
-    the extra token, which no count includes. Counters only grow, so those of an interval are differences of
+    the bonus token, which no count includes. Counters only grow, so those of an interval are differences of
     two readings. Counts that contradict each other are a ValueError.
 
     Parameters
@@ -84,12 +84,12 @@ class AcceptanceCounts:
 
     @property
     def accepted_per_step(self) -> float:
-        """Accepted drafts per step, without the extra token: the mean accepted length of some papers."""
+        """Accepted drafts per step, without the bonus token: the mean accepted length of some papers."""
         return self.accepted / self.steps
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens per step, with the extra token: block efficiency, mean acceptance length."""
+        """Tokens per step, with the bonus token: block efficiency, mean acceptance length."""
         return 1.0 + self.accepted_per_step
 
     @property

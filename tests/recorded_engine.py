@@ -245,8 +245,8 @@ FAULTS = {
     "one request at another temperature": Engine(
         lambda at: COLD(at.logits) if at.index == 1 else at.p(), slots=4
     ),
-    "extra token from q": Engine(lambda at: at.p() if at.tokens.size else at.q()),
-    "extra token from the row before": Engine(lambda at: at.p(depth=-(not at.tokens.size))),
+    "bonus token from q": Engine(lambda at: at.p() if at.tokens.size else at.q()),
+    "bonus token from the row before": Engine(lambda at: at.p(depth=-(not at.tokens.size))),
     "rejections one position late": Engine(rule=rejected_late, depth=3),
     "argmax recorded as sampled": Engine(sample=lambda rng, q, count, step: q.argsort()[-count:]),
     "q recorded before a cut": Engine(sample=lambda rng, q, count, step: rng.choice(q.size, count, p=cut(q))),

@@ -190,7 +190,7 @@ def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> 
     depth = np.minimum(tested["depth"], deepest)
     word = "token index" if of_texts else "depth"
     names = {d + 1: f"{word} {d}{' or more' * (d == deepest)}" for d in range(deepest + 1)}
-    names[0] = "extra tokens (no drafts)"
+    names[0] = "bonus tokens (no drafts)"
     is_extra = (side == OUTPUTS) & (tested["num_drafts"] == 0) & (not of_texts)
     by_depth = np.where(is_extra, 0, depth + 1)
     requests: dict[str, int] = {}

@@ -21,8 +21,8 @@ _METRICS = {
     "for one draft",
     "draft acceptance rate": "accepted tokens / draft tokens proposed, those that were not reached too "
     "(vLLM's draft acceptance rate, SGLang's spec_accept_rate)",
-    "accepted drafts per step": "accepted tokens / steps, the extra token not counted",
-    "tokens per step": "1 + accepted tokens / steps: block efficiency, the extra token counted (vLLM's mean "
+    "accepted drafts per step": "accepted tokens / steps, the bonus token not counted",
+    "tokens per step": "1 + accepted tokens / steps: block efficiency, the bonus token counted (vLLM's mean "
     "acceptance length; SGLang's spec_accept_length counts the prefill's token too)",
     "conditional acceptance": "accepted / reached at this depth",
     "acceptance per step": "accepted at this depth / steps (vLLM's per-position acceptance rate)",

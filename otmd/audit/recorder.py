@@ -133,7 +133,7 @@ class Recorder:
         self._add([fields], all_drafts=False)
 
     def add_step(self, *, draft_tokens: Any, output_tokens: Any, ended: bool = False, **fields: Any) -> None:
-        """Record a step of a chain: a row for each draft, and one for the extra token if it was reached.
+        """Record a step of a chain: a row for each draft, and one for the bonus token if it was reached.
 
         Parameters
         ----------

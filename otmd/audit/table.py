@@ -149,7 +149,7 @@ class Tabulator:
         self._contexts: OrderedDict[str, int] = OrderedDict()
         # The tokens of the latest random drafts of a position.
         self._last_drafts: list[int] = []
-        # The q of the latest row, which the extra token of its step is tested with.
+        # The q of the latest row, which the bonus token of its step is tested with.
         self._last_q: tuple[_Request | None, FloatArray | None] = (None, None)
 
     def lines(self, row: Row, all_drafts: bool = False) -> list[Line]:
@@ -308,7 +308,7 @@ class Tabulator:
         """q, by which output tokens are ordered; None where it is unknown, or depends on the drafts.
 
         Drafts that are fixed have indicators. A row without drafts has the q that it records, else the last
-        one of its step: an extra token that is drawn from q in place of p shows in its order.
+        one of its step: a bonus token that is drawn from q in place of p shows in its order.
         """
         q = row.draft.probs
         if self._is_fixed and row.draft_tokens.size:

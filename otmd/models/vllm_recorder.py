@@ -61,7 +61,7 @@ def recorded(path: str | Path) -> Iterator[None]:
     """Record all that vLLM samples in this process.
 
     A row holds the target's raw logits, the temperature and the cuts that the request asked for, the draft
-    token with its draft distribution, and the output token; a step ends with the row of the extra token. A
+    token with its draft distribution, and the output token; a step ends with the row of the bonus token. A
     draft that was not sampled has a distribution with all its mass on it.
 
     ``path`` is that of an :class:`otmd.audit.Recorder`, which is made when the first token is sampled. Of

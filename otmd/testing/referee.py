@@ -341,7 +341,7 @@ FAULTS: dict[str, dict[str, Callable[..., Array]]] = {
         "accept": lambda p, q, u: p >= q,
         "residual": lambda p, *_: p * (p == p.max(-1, keepdims=True)),
     },
-    "extra token from the row before": {"rows": lambda p: np.append(p[:, :-1], p[:, -2:-1], axis=1)},
+    "bonus token from the row before": {"rows": lambda p: np.append(p[:, :-1], p[:, -2:-1], axis=1)},
     "drafts of q < .3 dropped": {
         "accept": lambda p, q, u: (u * q < p) & (q >= 0.3),
         "residual": lambda p, q, q_of_draft: np.where(q_of_draft < 0.3, p, p - q),

@@ -13,12 +13,12 @@ from recorded_engine import FAULTS
 from otmd.audit import RecordedRunAudit, recorded_run
 
 PAGE = Path(__file__).parents[2] / "docs/howto/audit_an_engine.md"
-EXTRA, EVERY_8TH = "extra tokens (no drafts)", "every 8th row from row"
+BONUS, EVERY_8TH = "bonus tokens (no drafts)", "every 8th row from row"
 MUCH_TOO_OFTEN = "drafted much too often (p/q < 1/2)"
 MUCH_TOO_RARELY = "drafted much too rarely (p/q ≥ 4)"
 TOO_OFTEN = {"outputs: p/q", f"+ {MUCH_TOO_OFTEN}", "acceptance too high"}
 IMPROBABLE = "+ p from 1e-6 to 0.001"
-DRAFTED = ("depth 0", EXTRA)
+DRAFTED = ("depth 0", BONUS)
 
 
 class Pattern(NamedTuple):
@@ -66,9 +66,9 @@ PATTERNS = {
         {"outputs: earlier occurrences", "+ came out earlier in the request"},
         {"outputs: p", "outputs: q", "outputs: p/q"},
     ),
-    "the extra token from the wrong row, or from q": Pattern(
-        {"extra token from q": 400, "extra token from the row before": 400},
-        {EXTRA, "outputs: p", "outputs: q"},
+    "the bonus token from the wrong row, or from q": Pattern(
+        {"bonus token from q": 400, "bonus token from the row before": 400},
+        {BONUS, "outputs: p", "outputs: q"},
         {"depth 0"},
     ),
     "a row of the target one depth off": Pattern(
@@ -88,7 +88,7 @@ PATTERNS = {
             "accepted a little too often": 1200,
         },
         TOO_OFTEN,
-        {EXTRA},
+        {BONUS},
     ),
     "rejections applied one position late": Pattern(
         {"rejections one position late": 600},
@@ -96,7 +96,7 @@ PATTERNS = {
         {"conditional acceptance at depth 1 of 1"},
     ),
     "drafts accepted with probability p in place of p/q": Pattern(
-        {"accepted with p": 400}, {"outputs: p/q", f"+ {MUCH_TOO_RARELY}", "acceptance low"}, {EXTRA}
+        {"accepted with p": 400}, {"outputs: p/q", f"+ {MUCH_TOO_RARELY}", "acceptance low"}, {BONUS}
     ),
     "the residual is p or q, is not carried to the next draft, or skips drafts": Pattern(
         {
@@ -107,7 +107,7 @@ PATTERNS = {
             "best of the accepted drafts": 600,
         },
         {"outputs: p/q", f"- {MUCH_TOO_RARELY}"},
-        {EXTRA, IMPROBABLE, "acceptance low"},
+        {BONUS, IMPROBABLE, "acceptance low"},
     ),
     "a softmax of the residual, or one not renormalised, one token off, or a buffer of zeros": Pattern(
         {
@@ -117,7 +117,7 @@ PATTERNS = {
             "residual buffer of zeros": 400,
         },
         {"outputs: p", "depth 0", IMPROBABLE},
-        {EXTRA},
+        {BONUS},
     ),
     "the argmax recorded as sampled": Pattern(
         {"argmax recorded as sampled": 400},

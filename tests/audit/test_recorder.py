@@ -135,7 +135,7 @@ def test_a_step_is_its_rows(outputs, tmp_path):
     assert same(tmp_path / "b", one_by_one)
 
 
-def test_the_extra_token_has_the_last_q_or_one_of_its_own(tmp_path):
+def test_the_bonus_token_has_the_last_q_or_one_of_its_own(tmp_path):
     q = np.append(CHAIN["draft_logits"], [[0.0, 3.0, 0.0]], axis=0)
     for name, logits in (("a", CHAIN["draft_logits"]), ("b", q)):
         with Recorder(tmp_path / name) as writer:
