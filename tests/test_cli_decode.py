@@ -48,7 +48,7 @@ def test_a_table_and_a_figure(tiny, capsys, tmp_path):
     out = capsys.readouterr().out
     for words in ("2 paths of 8, stratified", "preference", "layer", "compared position by position"):
         assert words in out
-    assert re.search("1 prompts, 3 times.*95% interval|95% interval.*1 prompts, 3 times", out, re.S)
+    assert re.search("95% interval.*1 prompts, repeats: 3", out, re.S)
     assert (tmp_path / "a.png").stat().st_size > 0
     # A figure that cannot be written costs no number.
     assert main([*arguments, "--figure", str(tmp_path / "a.png" / "a.png")]) == 1

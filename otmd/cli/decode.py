@@ -261,7 +261,7 @@ def _report(
                 print(f"--- {one_line(item['prompt'])}, {name}\n{safe}\n")
         print_decoding(costs)
         print(
-            f"\n{len(texts) // repeats} prompts, {repeats} times; times are per token and begin when the "
+            f"\n{len(texts) // repeats} prompts, repeats: {repeats}; times are per token and begin when the "
             f"prompt has been read. {model.backend}"
         )
         if repeats == 1:

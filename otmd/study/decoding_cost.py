@@ -182,7 +182,7 @@ def print_decoding(costs: Sequence[DecodingCost]) -> None:
         rows += _with_intervals(by_token, [cost.speed_ratio for cost in costs])
     rows += _with_intervals("speed-up", [cost.speed_up for cost in costs])
     rows += [
-        ["  compared with the first", "", *(cost.difference for cost in costs[1:])],
+        ["  compared with the target", "", *(cost.difference for cost in costs[1:])],
         ["accepted by depth, %", *(_depths(cost.acceptance) for cost in costs)],
     ]
     for stage in GENERATION:
