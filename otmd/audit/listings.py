@@ -61,12 +61,12 @@ def _tests(audit: RecordedRunAudit) -> Listing:
         rows.append((_NOT_TOO_HIGH, _ALARM[acceptance.too_high], *numbers))
     return Listing(
         "Tests",
-        ("claim", "alarm", "samples", "p-value", "by bets", "bias ≥", "finds"),
+        ("claim", "alarm", "samples", "p-value", "anytime", "bias ≥", "detectable"),
         f"An alarm is a p-value of at most {audit.level:.1e}, or a bias above 0. The p-value is for a "
-        "number of rows that was decided in advance, the one by bets is valid whenever one looks. Finds: "
-        "the bias that the test finds with probability 0.9.",
+        "number of rows that was decided in advance, the anytime p-value (by bets) is valid whenever one "
+        "looks. Detectable: the bias that the test finds with probability 0.9.",
         4,
-        "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>6.3f}  {1}",
+        "{0:<66} {2:>8} {3:>8.1e} {4:>8.1e} {5:>7.4f} {6:>10.3f}  {1}",
         rows,
     )
 
@@ -83,13 +83,13 @@ def _tests_by_group(audit: RecordedRunAudit) -> Listing:
     too_few = len({name for name, _ in rows}) <= 2
     return Listing(
         f"Tests by {audit.groups}",
-        ("rows", "of", "alarm", "samples", "p-value", "off by", "finds", "in order of"),
-        "The smallest p-value by bets of these rows, multiplied for the number of groups: an alarm is "
-        f"one of at most {audit.level:.1e}. Off by: the total variation on four cells, which noise makes "
-        "too large. Finds: about the bias that these bets find with probability 0.9. Other groups are "
+        ("rows", "of", "alarm", "samples", "anytime", "TV", "detectable", "in order of"),
+        "The smallest anytime p-value of these rows, multiplied for the number of groups: an alarm is "
+        f"one of at most {audit.level:.1e}. TV: the total variation on four cells, which noise makes too "
+        "large. Detectable: about the bias that these bets find with probability 0.9. Other groups are "
         "listed if they show a fault.",
         4,
-        "{0:<40} {1:<7} {3:>8} {4:>8.1e} {5:>6.3f} {6:>6.3f}  {7:<19} {2}",
+        "{0:<40} {1:<7} {3:>8} {4:>8.1e} {5:>6.3f} {6:>10.3f}  {7:<19} {2}",
         [] if too_few and no_alarm else [*rows.values()],
     )
 
