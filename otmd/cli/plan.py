@@ -69,8 +69,9 @@ def plan(
     if latency and measure_latency:
         raise UsageError("--latency: got it with --measure-latency, expected one table of times")
     if numbers != [1] and not latency:
-        expected = "--latency" if not measure_latency else "1: --measure-latency times one request"
-        raise UsageError(f"--requests: got {requests}, expected {expected}")
+        expected = "expected 1: --measure-latency times one request"
+        without = "but no times for so many; give them with --latency"
+        raise UsageError(f"--requests: got {requests}, {expected if measure_latency else without}")
     from otmd.models import load_prompts
     from otmd.study.latency import measure_times, read_latency
     from otmd.study.plan import MEANS, candidates, plan_table

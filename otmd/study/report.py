@@ -217,7 +217,8 @@ def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str
     ((_, means),) = estimate(gains, ["law"], ["gain", "low", "high"])
     gain, low, high = Estimate.of(*means.values())
     if gain < 0.0005:
-        return "The optimal verifier accepts no more, with any law that was measured."
+        several = rated["law"].n_unique() > 1
+        return f"The optimal verifier accepts no more{', with any law that was measured' * several}."
     interval = significance = ""
     if low is not None and high is not None:
         interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
