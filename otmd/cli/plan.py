@@ -74,11 +74,11 @@ def plan(
         raise UsageError(f"--requests: got {requests}, {expected if measure_latency else without}")
     from otmd.models import load_prompts
     from otmd.study.latency import measure_times, read_latency
-    from otmd.study.plan import MEANS, candidates, plan_table
+    from otmd.study.plan import MEANS, SHORT, candidates, plan_table
     from otmd.study.ranking import decision, held_out, rank, ranking_table
     from otmd.study.table import wrapped
 
-    ways = candidates(budgets, depth, temperature)
+    ways = candidates(budgets, depth, temperature, short=SHORT)
     most = max(budgets)
     if measure_latency:
         sizes = sorted({2**k for k in range(most.bit_length())} | {most, most + 1})
@@ -91,6 +91,10 @@ def plan(
     step = cuts.at(temperature)
     options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
     table = plan_table(target, draft, chosen, output, ways, step, **options)
+    if not path:
+        # Per step a short draft never pays. It is computed all the same, so that times can be given later.
+        longer = {way.tree for way in candidates(budgets, depth, temperature)}
+        table = table.filter(table["tree"].is_in(longer))
     said: list[str] = []
     tables = []
     rows = {}
