@@ -203,6 +203,7 @@ REFUSALS = [
     ("decode --prompt w1 --draft ngram:2:nix.txt", 2, "nix.txt"),
     ("plan --latency times.json --requests 64", 1, "target has times for 1 to 1 concurrent requests, got 64"),
     ("plan --latency times.json --tree-budget 99", 1, "target reaches 17 tokens, the budget needs 100"),
+    ("plan --draft ngram:2:nix.txt", 2, "--draft: there is no file 'nix.txt'"),
     ("plan --latency nix.json", 1, "otmd: nix.json: No such file"),
     ("plan --latency twice.json", 1, "no latency table"),
     ("plan --latency nan.json", 1, "verification is nan"),
@@ -463,6 +464,7 @@ def test_a_signal_says_what_was_kept(number, code, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in err
+    assert err.count("Stopping …\n") == 1
     word = {130: "interrupted", 143: "terminated"}[code]
     assert f"otmd: {word}. What was finished is kept in {folder}; the same command resumes it." in err
     assert list(folder.glob("parts/part-*.parquet"))
@@ -486,6 +488,7 @@ def test_sigterm_is_an_interrupt(dump, tmp_path, monkeypatch, capsys):
     assert main(arguments) == 143
     assert f"otmd: terminated. What was finished is kept in {tmp_path};" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler)
     assert main(arguments) == 0
     assert len(rated) == 14
 

@@ -73,11 +73,13 @@ def plan(
         without = "but no times for so many; give them with --latency"
         raise UsageError(f"--requests: got {requests}, {expected if measure_latency else without}")
     from otmd.models import load_prompts
+    from otmd.models.drafts import check_draft
     from otmd.study.latency import measure_times, read_latency
     from otmd.study.plan import MEANS, SHORT, candidates, plan_table
     from otmd.study.ranking import decision, held_out, rank, ranking_table
     from otmd.study.table import wrapped
 
+    check_draft(draft)
     ways = candidates(budgets, depth, temperature, short=SHORT)
     most = max(budgets)
     if measure_latency:
