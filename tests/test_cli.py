@@ -134,6 +134,7 @@ REFUSALS = [
     # One argument of two, files that are not there, values that are no numbers.
     ("solve 1/3,2/3", 2, "DRAFT: got nothing"),
     ("solve 1/3,x 1,0", 2, "TARGET: got 'x', expected numbers"),
+    ("solve 1/2,,1/2 1,0,0", 2, "TARGET: got '1/2,,1/2', expected a value before and after every comma"),
     ("solve 1/0,1 1,0", 2, "TARGET: got '1/0'"),
     ("solve 1e999999999,0 1,0", 2, "TARGET: got '1e999999999'"),
     ("solve nix.npy 1,0", 2, "there is no file nix.npy"),
@@ -149,7 +150,9 @@ REFUSALS = [
     ("measure run.jsonl", 1, "dumps are read from .npz or .safetensors files"),
     ("measure pipe", 1, "pipe"),
     ("measure empty.parquet", 1, "table: got no rows"),
-    ("audit nix.jsonl", 1, "there is no file"),
+    ("measure .", 1, "is no folder made by collect; "),
+    ("audit nix", 1, "there is no file nix"),
+    ("audit texts.jsonl", 2, "--oracle: got none, but texts.jsonl is a file of texts"),
     # Options that are not there, and arguments that are missing.
     ("frobnicate", 2, "frobnicate"),
     ("report x", 2, "report"),
@@ -193,13 +196,15 @@ REFUSALS = [
     ("decode --paths 2 --rule block-verification", 2, NOT_SERVED),
     ("decode --most-likely 4 --rule k-sequential", 2, NOT_SERVED),
     ("measure empty.parquet --law hub", 2, "--law: got it with empty.parquet, which has been"),
-    ("plan --requests 8", 2, "--requests: got 8, expected --latency"),
+    ("plan --requests 8", 2, "--requests: got 8, but no times for so many; give them with --latency"),
     ("plan --requests 8 --measure-latency t.json", 2, "--measure-latency times one request"),
     # Files that are looked for, and tables of times that are read, before a model is loaded.
     ("audit nix.jsonl --oracle default", 1, "nix.jsonl"),
     ("decode --prompt w1 --draft ngram:2:nix.txt", 2, "nix.txt"),
     ("plan --latency times.json --requests 64", 1, "target has times for 1 to 1 concurrent requests, got 64"),
     ("plan --latency times.json --tree-budget 99", 1, "target reaches 17 tokens, the budget needs 100"),
+    ("plan --draft ngram:2:nix.txt", 2, "--draft: there is no file 'nix.txt'"),
+    ("plan --latency nix.json", 1, "otmd: nix.json: No such file"),
     ("plan --latency twice.json", 1, "no latency table"),
     ("plan --latency nan.json", 1, "verification is nan"),
     ("plan --latency rows.json", 1, "a row of 1 token"),
@@ -220,6 +225,7 @@ def files(dump: Path) -> Path:
     folder = dump.parent
     np.save(folder / "square.npy", np.full((2, 2), 0.5))
     contents = {"torn.npz": "PK\x03\x04", "empty.npy": "", "run.jsonl": "{}", "texts.txt": "w1 w2"}
+    contents["texts.jsonl"] = '{"prompt_tokens": [0], "output_tokens": [1]}'
     contents["huge.json"] = '[1e999, 0, "1e999999999"]'
     row = {"tokens": 1, "context": 64, "seconds": 1}
     times = {name: [row, row | {"tokens": 17}] for name in ("target", "draft")} | {"verification": 0}
@@ -458,6 +464,7 @@ def test_a_signal_says_what_was_kept(number, code, tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert "Traceback" not in err
+    assert err.count("Stopping …\n") == 1
     word = {130: "interrupted", 143: "terminated"}[code]
     assert f"otmd: {word}. What was finished is kept in {folder}; the same command resumes it." in err
     assert list(folder.glob("parts/part-*.parquet"))
@@ -481,6 +488,7 @@ def test_sigterm_is_an_interrupt(dump, tmp_path, monkeypatch, capsys):
     assert main(arguments) == 143
     assert f"otmd: terminated. What was finished is kept in {tmp_path};" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler)
     assert main(arguments) == 0
     assert len(rated) == 14
 

@@ -31,12 +31,12 @@ def _lines_of(path: Path) -> Iterator[tuple[int, Fields]]:
 
     A line longer than :data:`LONGEST_LINE` is refused before it is read in full.
     """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
     endings = [ending.lower() for ending in path.suffixes[-2:]]
     is_packed = endings[-2:] == [".jsonl", ".gz"]
     if not is_packed and endings[-1:] != [".jsonl"]:
         raise wrong(path, f"a {path.suffix!r} file", "a .jsonl or .jsonl.gz file, or a folder")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
         raise wrong(path, "no regular file (a pipe or a device)", "one")
     return _objects(path, is_packed)

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -32,7 +32,7 @@ class Terminated(KeyboardInterrupt):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; ``arguments`` replace those of ``sys.argv``."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    with _readers_may_leave(), _terminated_like_interrupted():
+    with _readers_may_leave(), _signals_stop():
         try:
             from otmd.cli.app import run
 
@@ -53,21 +53,28 @@ def fail(message: object, code: int = FAILED) -> int:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Raise Terminated at SIGTERM. A SIGINT that the shell ignores, as of ``otmd … &``, stays ignored."""
+def _signals_stop() -> Iterator[None]:
+    """Say at once that SIGINT or SIGTERM stops the command, and raise KeyboardInterrupt or Terminated.
+
+    A SIGINT that the shell ignores, as of ``otmd … &``, stays ignored.
+    """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    caught = {number: x for number, x in defaults.items() if is_main and signal.getsignal(number) is x}
 
-    def stop(*_: Any) -> None:
-        raise Terminated
+    def stop(number: int, _: Any) -> None:
+        # Threads may take seconds to end. A signal may come within a print, where a second one would fail.
+        with suppress(OSError):
+            os.write(2, "\nStopping …\n".encode())
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in caught:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, default in caught.items():
+            signal.signal(number, default)
 
 
 class _Output:

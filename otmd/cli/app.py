@@ -92,6 +92,8 @@ def run(tokens: list[str], debug: bool) -> int:
             models = command in RUN_MODELS or module in LLM
             extras = "llm,experiments" if models else "experiments"
             return fail(f'otmd {command} needs {module}: pip install "otmd[{extras}]"')
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            return fail(f"{error.filename}: {error.strerror}")
         if isinstance(error, (ValueError, OSError, RuntimeError)) and str(error).strip():
             return fail(error)
         return fail(f"{type(error).__name__}: {error} (--debug shows where)", FAILED)

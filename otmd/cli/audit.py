@@ -57,6 +57,7 @@ def audit(
     Exit codes: 0 for PASS, 3 for FAULTY and 4 for INCONCLUSIVE (few rows, no drafts, mistakes).
     """
     from otmd.audit import recorded_run, texts
+    from otmd.audit.source import numbered
     from otmd.laws import TopThen
     from otmd.study.table import Table
 
@@ -83,6 +84,8 @@ def audit(
     else:
         if law not in (None, *DECLARED):
             raise UsageError(f"--law: got {law!r}, expected one of {', '.join(DECLARED)}")
+        if file.is_file() and "output_tokens" in next(numbered(file, "")[0], (0, {}))[1]:
+            raise UsageError(f"--oracle: got none, but {file} is a file of texts; give --oracle MODEL")
         result = recorded_run(
             file,
             partial(TopThen, top=top) if law == "top-then" else law,

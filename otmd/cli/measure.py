@@ -57,6 +57,8 @@ def measure(
     from otmd.study.table import Table
 
     figures = figure_paths(figure or [], "figure")
+    # Of the folder "." the results have a name, too.
+    dataset = dataset if dataset.name else dataset.resolve()
     is_run = (dataset / LAYOUT.record).is_file() or (dataset / RESULTS).is_file()
     if is_run or dataset.suffix == ".parquet":
         given = locals()

@@ -161,9 +161,9 @@ def numbers(option: str, text: str, example: str) -> list[float]:
 
 def split(option: str, text: str) -> list[str]:
     """Read comma-separated values."""
-    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
-    if not pieces:
-        raise UsageError(f"{option}: got {text!r}, expected at least one value")
+    pieces = [piece.strip() for piece in text.split(",")]
+    if not all(pieces):
+        raise UsageError(f"{option}: got {shortened(text)!r}, expected a value before and after every comma")
     return pieces
 
 

@@ -69,15 +69,18 @@ def plan(
     if latency and measure_latency:
         raise UsageError("--latency: got it with --measure-latency, expected one table of times")
     if numbers != [1] and not latency:
-        expected = "--latency" if not measure_latency else "1: --measure-latency times one request"
-        raise UsageError(f"--requests: got {requests}, expected {expected}")
+        expected = "expected 1: --measure-latency times one request"
+        without = "but no times for so many; give them with --latency"
+        raise UsageError(f"--requests: got {requests}, {expected if measure_latency else without}")
     from otmd.models import load_prompts
+    from otmd.models.drafts import check_draft
     from otmd.study.latency import measure_times, read_latency
-    from otmd.study.plan import MEANS, candidates, plan_table
+    from otmd.study.plan import MEANS, SHORT, candidates, plan_table
     from otmd.study.ranking import decision, held_out, rank, ranking_table
     from otmd.study.table import wrapped
 
-    ways = candidates(budgets, depth, temperature)
+    check_draft(draft)
+    ways = candidates(budgets, depth, temperature, short=SHORT)
     most = max(budgets)
     if measure_latency:
         sizes = sorted({2**k for k in range(most.bit_length())} | {most, most + 1})
@@ -90,6 +93,10 @@ def plan(
     step = cuts.at(temperature)
     options = {"seed": seed, "workers": workers, "overwrite": overwrite, "progress": show}
     table = plan_table(target, draft, chosen, output, ways, step, **options)
+    if not path:
+        # Per step a short draft never pays. It is computed all the same, so that times can be given later.
+        longer = {way.tree for way in candidates(budgets, depth, temperature)}
+        table = table.filter(table["tree"].is_in(longer))
     said: list[str] = []
     tables = []
     rows = {}

@@ -166,7 +166,9 @@ def open_dataset(path: str | Path, verify: bool = True) -> Dataset:
 def _open_folder(folder: Path, verify: bool) -> Dataset:
     record = folder / RECORD
     if not record.is_file():
-        raise ValueError(f"path: {folder} is no folder made by collect")
+        inside = min(folder.glob(f"*/{RECORD}"), default=None)
+        hint = f"; {inside.parent} is one" if inside else ""
+        raise ValueError(f"path: {folder} is no folder made by collect{hint}")
     try:
         metadata = dict(parse_json(record.read_text("utf-8")))
         count = metadata["shards"]

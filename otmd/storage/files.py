@@ -27,7 +27,7 @@ _FILE = "Choose another place: a file stands where a folder would be"
 _LOCAL = "Choose a place on a local disk: some network file systems have no locks"
 _ADVICE: dict[int, str] = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _ROOM),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _WRITABLE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT), _WRITABLE),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _FILE),
     **dict.fromkeys((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP), _LOCAL),
 }

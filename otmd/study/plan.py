@@ -49,6 +49,9 @@ STARTS = (0, 16)
 WIDTHS = (1, 2, 4)
 """Paths of a tree: so many drafts at the root, and one after each."""
 
+SHORT = (1, 2, 4)
+"""Budgets of short drafts: per second they may yield more than longer ones, per step they do not."""
+
 TOGETHER = 4
 """So many prompts are read together before a single step."""
 
@@ -78,21 +81,27 @@ class Candidate(NamedTuple):
 
 
 def candidates(
-    budgets: Sequence[int], depth: int, temperature: float, widths: Sequence[int] = WIDTHS
+    budgets: Sequence[int],
+    depth: int,
+    temperature: float,
+    widths: Sequence[int] = WIDTHS,
+    short: Sequence[int] = (),
 ) -> list[Candidate]:
     """The candidates whose trees hold at most ``budgets`` tokens, and are at most ``depth`` long.
 
-    At temperature 0 the draft's most likely tokens are drafted, since a sampled tree is a single path there.
+    Of the budgets ``short`` below both, there are chains and most likely paths alone. At temperature 0 the
+    draft's most likely tokens are drafted, since a sampled tree is a single path there.
     """
     listed: list[Candidate] = []
-    for budget in sorted(budgets):
+    below = {budget for budget in short if budget < min(max(budgets), depth)}
+    for budget in sorted({*budgets} | below):
         levels = min(budget, depth)
         make = partial(MostLikelyTree, budget=budget, depth=levels, width=min(budget, 10))
         rules = {"target only": TokenLevel(TargetOnly())}
         shape = (budget,) * levels
         listed.append(Candidate("most likely paths", make, rules, f"{budget} nodes", shape, budget))
         if temperature > 0.0:
-            for paths in widths:
+            for paths in widths if budget in budgets else [1]:
                 if paths <= budget:
                     listed += _sampled(paths, min(budget // paths, depth))
     return list({(way.law, way.tree): way for way in listed}.values())
@@ -103,7 +112,9 @@ def _sampled(paths: int, depth: int) -> Iterator[Candidate]:
     shape, levels = (paths, *[1] * (depth - 1)), (paths,) * depth
     without = partial(TokenTree, branching=shape)
     if paths == 1:
-        rules = {"position by position": TokenLevel(Preference()), "block": BlockVerification()}
+        rules = {"position by position": TokenLevel(Preference())}
+        # With one draft, block verification is the same rule.
+        rules |= {"block": BlockVerification()} if depth > 1 else {}
         yield Candidate("one draft", without, rules, f"chain of {depth}", shape)
         return
     tree = f"{paths} paths of {depth}"

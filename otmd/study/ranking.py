@@ -156,8 +156,8 @@ def ranking_table(ranked: pl.DataFrame, title: str, note: str) -> Table:
         lead = f"{100 * row['lead']:.1f}%{' *' * (row['lead_low'] > 0)}"
         cells.append([_name(row), *(row[name] for name in numbers), lead])
     note += (
-        "95% intervals over prompts. *: the interval of the lead, on the same prompts, excludes 0. Estimates "
-        "on drawn trees: a rule may lie above its bound through noise."
+        f"95% intervals over {ranked['prompts'][0]} prompts. *: the interval of the lead, on the same "
+        "prompts, excludes 0. Estimates on drawn trees: a rule may lie above its bound through noise."
     )
     return Table(title, heads, cells, wrapped(note), interval=(value, "low", "high"))
 

@@ -217,7 +217,8 @@ def _gain_of_optimal(rated: pl.DataFrame, law: str, best: dict[str, Any]) -> str
     ((_, means),) = estimate(gains, ["law"], ["gain", "low", "high"])
     gain, low, high = Estimate.of(*means.values())
     if gain < 0.0005:
-        return "The optimal verifier accepts no more, with any law that was measured."
+        several = rated["law"].n_unique() > 1
+        return f"The optimal verifier accepts no more{', with any law that was measured' * several}."
     interval = significance = ""
     if low is not None and high is not None:
         interval = f" [{100 * low:+.1f}, {100 * high:+.1f}]"
@@ -279,6 +280,13 @@ def print_report(summary: pl.DataFrame, recommendation: Sequence[str] = ()) -> N
             print(_matrix(title, rows, part.tolist()), end="\n\n")
     arm = "± is the longer arm of its"
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
+    rows, columns = pl.col("num_drafts"), pl.col("verifier")
+    lacks = pl.struct(rows, columns).n_unique() < rows.n_unique() * columns.n_unique()
+    if worth_showing(summary).group_by("law").agg(lacks=lacks)["lacks"].any():
+        caption += (
+            "\n·: the verifier does not serve the law with so many drafts, or is another rule there "
+            "(with one draft maximal coupling, which is optimal and not shown)."
+        )
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
     print(wrapped(caption))
@@ -392,9 +400,6 @@ def _caption(summary: pl.DataFrame, of_interval: str, undefined: str) -> str:
             f"\n{undefined}: the draft distribution has fewer tokens with mass than n, or the verifier could "
             "not be rated; such positions are left out, and their rows' status says why."
         )
-    served = shown.group_by("law", "num_drafts").agg(pl.col("verifier").n_unique())
-    if served.group_by("law").agg(pl.col("verifier").n_unique() > 1)["verifier"].any():
-        caption += "\n·: the verifier does not serve the law with so many drafts."
     return caption
 
 

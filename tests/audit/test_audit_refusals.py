@@ -133,7 +133,7 @@ VALUES = [
     (texts(logits=lambda prefixes: np.zeros(2)), r"oracle: got logits of shape \(2,\)"),
     # Recorded runs.
     (of([]), "got no rows"),
-    (of("run.csv"), "got a '.csv' file"),
+    (of(__file__), "got a '.py' file"),
     (of([ROW], law="joint"), "law"),
     (of([ROW], false_alarm=0.5), "false_alarm"),
     (of([ROW], false_alarm=1e-7), "false_alarm"),

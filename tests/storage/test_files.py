@@ -19,7 +19,7 @@ from otmd.storage.files import (
 )
 
 ROOM, PLACE = "Make room there and run the same again", "Choose a place that you may write to"
-ADVICE = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: PLACE, errno.EACCES: PLACE}
+ADVICE = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: PLACE, errno.ENOENT: PLACE}
 
 
 @pytest.mark.parametrize(("number", "said"), [*ADVICE.items(), (errno.EIO, None)])

@@ -67,7 +67,9 @@ def test_the_table_has_a_section_a_law_and_the_numbers_of_the_summary(summary):
     assert "18 positions of 6 prompts" in text
     assert "undefined" in text
     # It serves one draft alone, where it is optimal.
-    assert "maximal coupling" not in text
+    assert "maximal coupling" not in text.partition("\n·: ")[0]
+    for law, lacks in (("Stratified", True), ("TopK", False)):
+        assert ("\n·: the verifier does not serve" in printed(summary.filter(law=law))) == lacks
     # Nothing is cut off in eighty columns.
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80

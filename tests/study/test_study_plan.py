@@ -32,7 +32,7 @@ def tiny_pair(monkeypatch):
 
 def test_trees_are_within_the_budget_and_cost_what_is_drawn():
     draft = TableModel.random(30, 1, rng=0)
-    ways = candidates([4, 16], 8, 1.0)
+    ways = candidates([4, 16], 8, 1.0, short=[1, 2, 8])
     assert len({(way.law, way.tree) for way in ways}) == len(ways)
     for way in ways:
         law = way.make(draft)
@@ -40,7 +40,11 @@ def test_trees_are_within_the_budget_and_cost_what_is_drawn():
         tree = law.draft_tree(Context(draft, law), Sampled(np.random.default_rng(0)))
         drafts = way.budget or int(np.cumprod(way.levels).sum())
         assert len(tree.prefixes()) - 1 <= drafts <= 16
-    assert {way.law for way in candidates([4], 2, 0.0)} == {"most likely paths"}
+    chains = {way.tree: [*way.rules] for way in ways if way.law == "one draft"}
+    both = ["position by position", "block"]
+    assert chains == {f"chain of {n}": both[: 1 if n == 1 else 2] for n in (1, 2, 4, 8)}
+    cold = candidates([4], 2, 0.0, short=[1, 2])
+    assert {(way.law, way.tree) for way in cold} == {("most likely paths", f"{n} nodes") for n in (1, 4)}
 
 
 def test_every_candidate_has_steps_of_every_prompt_and_a_finished_run_is_read(
@@ -77,6 +81,7 @@ def test_the_command_decides_ranks_and_writes(tiny_pair, tmp_path, monkeypatch, 
     printed = capsys.readouterr().out
     assert printed.startswith("Take ")
     assert "one draft, chain of 2, block" in printed
+    assert "chain of 1" not in printed
     assert "bound of" in printed
     assert "<table>" in (tmp_path / "plan.html").read_text()
     (tmp_path / "times.json").write_text(json.dumps(TIMES))
@@ -84,6 +89,7 @@ def test_the_command_decides_ranks_and_writes(tiny_pair, tmp_path, monkeypatch, 
     shown = json.loads(capsys.readouterr().out)
     assert shown["said"][0].startswith("Do not draft")
     assert shown["by_requests"]["1"][0]["law"] == "no drafts"
+    assert "chain of 1" in [row["tree"] for row in shown["by_requests"]["1"]]
     many = {
         name: [*rows, *({**row, "requests": 8, "seconds": seconds} for row in rows)]
         for name, seconds in (("target", 0.9), ("draft", 0.001))
