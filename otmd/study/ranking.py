@@ -129,7 +129,7 @@ def decision(ranked: pl.DataFrame, on_the_rest: float = math.nan) -> list[str]:
                 lead, low, high = (100 * row[f"lead{end}"] for end in ("", "_low", "_high"))
                 said += f" {lead:+.1f}% [{low:+.1f}, {high:+.1f}] over {row['rule']}."
         if best["bound"] is not None:
-            said += f" The bound of any lossless rule with these drafts: {best['bound']:.2f}."
+            said += f" Estimated bound of any lossless rule with these drafts: {best['bound']:.2f}."
     alike = [_name(row) for row in others if row["lead_low"] <= 0.0]
     sentences = [said]
     if not math.isnan(on_the_rest):

@@ -46,7 +46,7 @@ def test_means_are_those_of_the_steps_and_times_divide_them():
 def test_the_decision_comes_first_and_may_be_not_to_draft():
     taken, few = decision(rank(by_hand()))
     assert taken.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
-    assert "The bound of any lossless rule with these drafts: 2.86." in taken
+    assert "Estimated bound of any lossless rule with these drafts: 2.86." in taken
     assert few.startswith("Only 3 prompts")
     assert "tokens per second" in decision(rank(by_hand(), FAST, WAYS))[0]
     slow = decision(rank(by_hand(), SLOW, WAYS))[0]
@@ -86,7 +86,7 @@ def test_the_decision_names_what_leads_by_how_much_and_what_may_be_as_good(monke
     assert decision(ranked) == [
         "Take strata, 2 paths of 8, layer by layer: 3.42 tokens per step [3.35, 3.49]. "
         "+17.9% [+17.5, +18.3] over preference. "
-        "The bound of any lossless rule with these drafts: 3.60.",
+        "Estimated bound of any lossless rule with these drafts: 3.60.",
         "Perhaps as good: strata, 2 paths of 8, node by node.",
     ]
     title, _, _, *rows = str(ranking_table(ranked, "best first", "")).splitlines()
