@@ -284,8 +284,8 @@ def print_report(summary: pl.DataFrame, recommendation: Sequence[str] = ()) -> N
     lacks = pl.struct(rows, columns).n_unique() < rows.n_unique() * columns.n_unique()
     if worth_showing(summary).group_by("law").agg(lacks=lacks)["lacks"].any():
         caption += (
-            "\n·: the verifier does not serve the law with so many drafts, or is another rule there "
-            "(with one draft maximal coupling, which is optimal and not shown)."
+            "\n·: the verifier does not serve the law with so many drafts, or is maximal coupling there (one "
+            "draft), which is optimal and not shown."
         )
     if 1 in summary["prompts"]:
         caption += "\n±?: one prompt gives no interval."
