@@ -14,9 +14,11 @@ import numpy as np
 import polars as pl
 import pytest
 from models.conftest import make_prompts, save_tiny
+from rich.console import Console
 
 import otmd
 from otmd.cli import main
+from otmd.cli.app import app
 from otmd.study.rows import SCHEMA
 
 COMMANDS = ("collect", "measure", "solve", "plan", "decode", "audit", "demo")
@@ -61,7 +63,8 @@ def results(dump: Path) -> Path:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_fits_a_screen_and_has_examples(command, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "100")
+    # The application keeps its console, with the width of the first help that this process has shown.
+    monkeypatch.setattr(app, "console", Console(width=100))
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert "Examples:" in text
