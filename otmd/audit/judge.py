@@ -191,8 +191,8 @@ def _groupings(tested: Table, position: IntArray, side: str, of_texts: bool) -> 
     word = "token index" if of_texts else "depth"
     names = {d + 1: f"{word} {d}{' or more' * (d == deepest)}" for d in range(deepest + 1)}
     names[0] = "bonus tokens (no drafts)"
-    is_extra = (side == OUTPUTS) & (tested["num_drafts"] == 0) & (not of_texts)
-    by_depth = np.where(is_extra, 0, depth + 1)
+    is_bonus = (side == OUTPUTS) & (tested["num_drafts"] == 0) & (not of_texts)
+    by_depth = np.where(is_bonus, 0, depth + 1)
     requests: dict[str, int] = {}
     by_request = [requests.setdefault(x, len(requests)) for x in tested["request"].tolist()]
     first = {label % MOST_GROUPS: f"request {shortened(x)}" for x, label in reversed(requests.items())}

@@ -271,18 +271,19 @@ def print_report(summary: pl.DataFrame, recommendation: Sequence[str] = ()) -> N
     for part in filter(None, [*map(wrapped, recommendation), _ranking(summary)]):
         print(part, end="\n\n")
     width = shutil.get_terminal_size().columns
+    has_dots = False
     for title, rows in _sections(summary).items():
         label = max(len(row["processing"]) for row in rows)
         fitting = max(1, (width - label - FIRST_COLUMNS) // VERIFIER_COLUMN)
         verifiers = in_order({row["verifier"] for row in rows}, VERIFIER_ORDER)
         # As many tables as the terminal's width needs, of about equally many verifiers.
         for part in np.array_split(verifiers, -(-len(verifiers) // fitting)):
-            print(_matrix(title, rows, part.tolist()), end="\n\n")
+            table = _matrix(title, rows, part.tolist())
+            has_dots |= any("·" in row for row in table.rows)
+            print(table, end="\n\n")
     arm = "± is the longer arm of its"
     caption = _caption(summary, arm, "undefined, or * where at some positions only")
-    rows, columns = pl.col("num_drafts"), pl.col("verifier")
-    lacks = pl.struct(rows, columns).n_unique() < rows.n_unique() * columns.n_unique()
-    if worth_showing(summary).group_by("law").agg(lacks=lacks)["lacks"].any():
+    if has_dots:
         caption += (
             "\n·: the verifier does not serve the law with so many drafts, or is maximal coupling there (one "
             "draft), which is optimal and not shown."

@@ -233,11 +233,11 @@ def test_the_parts_of_the_total_variation_sum_to_it():
     p, law = np.array([0.6, 0.3, 0.1]), otmd.WithReplacement([0.2, 0.2, 0.6], 1)
     found = audit.enumerated(rule, p, law)
     assert found.total_variation == pytest.approx(0.5)
-    assert [own.tokens for own in found.worst_drafts] == [(2,), (0,), (1,)]
+    assert [draw.tokens for draw in found.worst_drafts] == [(2,), (0,), (1,)]
     np.testing.assert_allclose(found.deviation, [-0.4, -0.1, 0.5], atol=1e-15)
-    assert [own.token for own in found.worst] == [2, 0, 1]
+    assert [row.token for row in found.worst] == [2, 0, 1]
     # Only the third token is emitted too often, and only where it was drafted.
-    assert [own.excess for own in found.worst_drafts] == pytest.approx([0.5, 0, 0])
+    assert [draw.excess for draw in found.worst_drafts] == pytest.approx([0.5, 0, 0])
     assert found.worst_drafts[0].prob == pytest.approx(0.6)
     text = str(found)
     assert "(2,): drafted with probability 0.6, part of the total variation 0.5" in text

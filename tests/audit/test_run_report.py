@@ -60,7 +60,7 @@ def test_requests_may_be_interleaved():
     mixed = [first[0], second[0], first[1], second[1], first[2]]
     assert not audited(mixed).events
     unnamed = [{name: own for name, own in row.items() if name != "request"} for row in mixed]
-    assert [own.kind for own in audited(unnamed).events] == ["depth_gap"]
+    assert [event.kind for event in audited(unnamed).events] == ["depth_gap"]
 
 
 ROW = HALVES | {"draft_tokens": [0], "output_token": 0}
@@ -89,7 +89,7 @@ def test_rows_that_no_sound_engine_writes_are_counted(kind):
     row = WRONG_ROWS[kind]
     report = audited([ROW, row, row])
     assert not audited([ROW]).events
-    event = next(own for own in report.events if own.kind == kind)
+    event = next(event for event in report.events if event.kind == kind)
     assert (event.num_rows, event.first_rows) == (2, (2, 3))
     assert report.outcome == ("INCONCLUSIVE" if kind in MISTAKES else "FAULTY")
     assert EVENTS[kind][1] in str(report)

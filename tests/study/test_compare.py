@@ -54,7 +54,7 @@ class _FromTarget(PreparedVerifier):
 
 
 class Mine(otmd.Verifier):
-    """Lossless but where it is told to be wrong: there it emits the uniform distribution."""
+    """Lossless but where ``is_wrong`` says so: there it emits the uniform distribution."""
 
     def __init__(self, is_wrong: Callable[..., bool] = lambda target, law: False) -> None:
         self.is_wrong = is_wrong

@@ -1,7 +1,7 @@
 """Commands that keep results, as a user meets a full disk, a read-only one, a second process, kill -9.
 
 In each case: one line that says what to do, an exit code that is not 0, nothing that was finished is lost or
-made again, and the same command goes on. A finished folder is only read, and takes no other settings.
+made again, and the same command continues. A finished folder is only read, and takes no other settings.
 """
 
 import errno

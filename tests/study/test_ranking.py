@@ -44,9 +44,9 @@ def test_means_are_those_of_the_steps_and_times_divide_them():
 
 
 def test_the_decision_comes_first_and_may_be_not_to_draft():
-    taken, few = decision(rank(by_hand()))
-    assert taken.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
-    assert "Estimated bound of any lossless rule with these drafts: 2.86." in taken
+    advice, few = decision(rank(by_hand()))
+    assert advice.startswith("Take one draft, chain of 2, block: 2.60 tokens per step [")
+    assert "Estimated bound of any lossless rule with these drafts: 2.86." in advice
     assert few.startswith("Only 3 prompts")
     assert "tokens per second" in decision(rank(by_hand(), FAST, WAYS))[0]
     slow = decision(rank(by_hand(), SLOW, WAYS))[0]
